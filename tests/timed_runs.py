@@ -7,13 +7,17 @@ runs are compared with.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from framefit import Timetable
 from framefit.core.grid import Grid
 from framefit.devices.device import ModelledDevice
 from framefit.execution.execution import TimedExecution
 from framefit.runtime.channel import FrameChannel
+from framefit.runtime.events import Events
 from framefit.runtime.job import Job, ReadModel, connect_reader, model_jobs
 from framefit.runtime.loop import Dispatcher, Service, instants
+from framefit.runtime.streams import Feed
 from framefit.runtime.units import MakeService, UnitGroup, assign_units
 
 __all__ = ["timed_dispatcher", "timed_group"]
@@ -29,6 +33,7 @@ def timed_dispatcher(
     every: dict[str, int] | None = None,
     deadlines_ns: dict[str, int] | None = None,
     frames: dict[str, int] | None = None,
+    events: dict[str, Iterable[int]] | None = None,
 ) -> Dispatcher:
     """A dispatcher that runs a timetable's models on a device of given durations: the medians, as it varies them.
 
@@ -41,8 +46,10 @@ def timed_dispatcher(
         every: model -> windows between its frames; default: 1.
         deadlines_ns: model -> deadline; default: the window for priority models.
         frames: model -> frames that it takes at once; default: 1.
+        events: sporadic model -> when its events come, after the first release.
     """
-    jobs = [job for job, _ in _jobs(timetable, device, queues or {}, every or {}, deadlines_ns or {}, frames or {})]
+    whole = _jobs(timetable, device, queues or {}, every or {}, deadlines_ns or {}, frames or {}, events or {})
+    jobs = [job for job, _ in whole]
     numbers = {model.name: index for index, model in enumerate(timetable.models)}
     return Dispatcher(
         device,
@@ -65,6 +72,7 @@ def timed_group(
     every: dict[str, int] | None = None,
     deadlines_ns: dict[str, int] | None = None,
     frames: dict[str, int] | None = None,
+    events: dict[str, Iterable[int]] | None = None,
     streams: dict[str, frozenset[str]] | None = None,
 ) -> UnitGroup:
     """The same on all units of a timetable; a model's segments that follow one another on a unit are a stage.
@@ -78,9 +86,10 @@ def timed_group(
         every: model -> windows between its frames; default: 1.
         deadlines_ns: model -> deadline; default: the window for priority models.
         frames: model -> frames that it takes at once; default: 1.
+        events: sporadic model -> when its events come, after the first release.
         streams: model -> those that bring its frames; default: every window does.
     """
-    whole = _jobs(timetable, device, queues or {}, every or {}, deadlines_ns or {}, frames or {})
+    whole = _jobs(timetable, device, queues or {}, every or {}, deadlines_ns or {}, frames or {}, events or {})
     for model, (job, _) in zip(timetable.models, whole, strict=True):
         job.feed.streams = (streams or {}).get(model.name, frozenset())
     jobs = {
@@ -100,6 +109,7 @@ def _jobs(
     every: dict[str, int],
     deadlines_ns: dict[str, int],
     frames: dict[str, int],
+    events: dict[str, Iterable[int]],
 ) -> list[tuple[Job, TimedExecution]]:
     """A job for each model, and what it launches."""
     jobs, first = [], 0
@@ -109,18 +119,24 @@ def _jobs(
             device.timed(label, segment.unit, segment.median_ns).bind({})
             for label, segment in zip(labels, model.segments, strict=True)
         ]
-        priority = model.role == "priority"
+        priority = model.role != "background"
+        usual = model.min_distance_ns or timetable.window_ns
+        feed = Feed()
         execution = TimedExecution(device, labels, bindings)
         job = Job(
             execution=execution,
             first_program=first,
             priority=priority,
             estimates_ns=[segment.duration_ns for segment in model.segments],
-            deadline_ns=deadlines_ns.get(model.name, timetable.window_ns if priority else None),
+            deadline_ns=deadlines_ns.get(model.name, usual if priority else None),
             sources={},
             input=FrameChannel(queues.get(model.name, 1), frames=frames.get(model.name, 1)),
             every=every.get(model.name, 1),
             model=number,
+            feed=feed,
+            events=Events(feed, model.min_distance_ns, iter(events.get(model.name, ())))
+            if model.role == "sporadic"
+            else None,
         )
         jobs.append((job, execution))
         first += len(model.segments)

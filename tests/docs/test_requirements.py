@@ -27,6 +27,7 @@ FURTHER = {
     "W20",
     "W21",
     "W22",
+    "W23",
 }
 """What foreign workloads and traces showed must hold, as far as it is done."""
 

@@ -112,5 +112,5 @@ class PlanExplanation:
     loss: ResidualLoss
 
     def deadlines_ns(self) -> dict[str, int]:
-        """Deadlines of the priority models, after release."""
-        return {s.model.name: s.deadline_ns for s in self.schedules if s.model.role == "priority"}
+        """Deadlines of the priority and sporadic models, after release."""
+        return {s.model.name: s.deadline_ns for s in self.schedules if s.model.role != "background"}

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from framefit.core.files import Record
 from framefit.core.settings import Settings, option
+from framefit.core.workload import Role
 
 __all__ = [
     "FinalAccuracy",
@@ -82,7 +83,7 @@ class ServedModel(Record, kw_only=True):
     """
 
     name: str
-    role: Literal["priority", "background"]
+    role: Role
     duration_ns: int
     asked_hz: float
     planned_hz: float

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.files import Record
+from framefit.core.workload import Role
 
 __all__ = [
     "CycleReport",
@@ -67,7 +68,8 @@ class ModelMetrics(Record, kw_only=True):
     Attributes:
         releases: number of frames released during the run; none in windows in which its stream waited.
         completed: number of frames finished, including late ones.
-        missed: for priority models frames late, dropped or unfinished; for background models late ones.
+        missed: for priority models frames late, dropped or unfinished; for sporadic models likewise, without events
+            that came too soon after the one before or were unfinished at the end; for background models late ones.
         miss_ratio_upper: 95 % upper bound; 3/N if there were no misses.
         max_relative_difference: of joined segments from the whole model; ``None``: not compared.
         degraded: whether it rested at the end of the run, since it had failed repeatedly.
@@ -76,7 +78,7 @@ class ModelMetrics(Record, kw_only=True):
     """
 
     name: str
-    role: Literal["priority", "background"]
+    role: Role
     releases: int
     completed: int
     missed: int
@@ -218,8 +220,8 @@ class Metrics(Record, kw_only=True):
 
     @property
     def miss_ratio(self) -> float:
-        """The worst priority model's ratio of misses to releases."""
-        ratios = [m.missed / m.releases for m in self.models if m.role == "priority" and m.releases]
+        """The worst priority or sporadic model's ratio of misses to releases."""
+        ratios = [m.missed / m.releases for m in self.models if m.role != "background" and m.releases]
         return max(ratios, default=0.0)
 
 
@@ -422,6 +424,8 @@ class LatencyEstimate(Record, kw_only=True):
 
 OutcomeText = tuple[Literal["done", "late", "dropped", "skipped"], str]
 """An outcome and its reason."""
+TOO_SOON: OutcomeText = ("dropped", "it came sooner than the least distance (min_distance_ms) after the one before")
+"""Of an event of a sporadic model."""
 _Integers = npt.NDArray[np.int64]
 _Row = tuple[str, int, str, Literal["done", "late", "dropped", "skipped"], str, int, int | None]
 _AT_ONCE = 1 << 14  # rows that become Python objects at once, 1 kB each

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from framefit.core.files import Record
 from framefit.core.latency_table import Value
 from framefit.core.target import Link
-from framefit.core.workload import Workload
+from framefit.core.workload import Role, Workload
 
 __all__ = [
     "Fix",
@@ -108,10 +108,11 @@ class PlannedModel(Record, kw_only=True):
         turns: number for each of its stages in a round of its unit.
         layers: of which its segments are made; ``None``: not stated, so that the model cannot be run from the file.
         whole_ns: median of the uncut model.
+        min_distance_ns: of a sporadic model, between two of its events.
     """
 
     name: str
-    role: Literal["priority", "background"]
+    role: Role
     level: int
     reasons: tuple[str, ...]
     duration_ns: int
@@ -125,6 +126,7 @@ class PlannedModel(Record, kw_only=True):
     turns: int = 1
     layers: ModelLayers | None = None
     whole_ns: int = 0
+    min_distance_ns: int = 0
 
     def __post_init__(self) -> None:
         if min(self.slots, self.turns) < 1:
@@ -306,6 +308,7 @@ class Timetable(Record, kw_only=True):
         links: between units; units without one share their memory.
         lengths_ns: of the windows until they repeat, if streams have different rates.
         releases: model -> windows of these in which its stream releases a frame for it; a missing model: all windows.
+        waits_ns: sporadic model -> bound on the time from an event to its result; empty if the plan is infeasible.
         bound: windows from one result of the background models to the next, of the one that has
             to wait longest, if the residual were one fluid (or as its frames arrive).
         gap_ratio: background work that a fluid residual would hold over that in the plan, minus 1.
@@ -332,6 +335,7 @@ class Timetable(Record, kw_only=True):
     links: tuple[Link, ...] = ()
     lengths_ns: tuple[int, ...] = ()
     releases: dict[str, tuple[int, ...]] = {}
+    waits_ns: dict[str, int] = {}
     binding_constraint: str | None = None
     reasons: tuple[str, ...] = ()
     fixes: tuple[Fix, ...] = ()

@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 
+Role = Literal["priority", "background", "sporadic"]
 WhenFull = Literal["drop-oldest", "drop-newest", "block"]
 OnError = Literal["retry", "skip", "stop"]
 OnNan = Literal["flag", "drop", "ignore"]
@@ -117,6 +118,8 @@ class StreamEntry(Record, kw_only=True):
             waits ("block"), with all later ones.
         changes: of its rate during the run, in order.
         rates_hz: rates that a program may set during the run (``Runner.set_rate``): planned for in advance.
+        times_ms: times of its events after the first release; for the stream of a sporadic model, if no program submits
+            them. Default: random times from the seed, at least ``min_distance_ms`` apart and twice as much on average.
     """
 
     name: str
@@ -128,9 +131,13 @@ class StreamEntry(Record, kw_only=True):
     when_full: WhenFull = "drop-oldest"
     changes: tuple[RateChange, ...] = ()
     rates_hz: tuple[float, ...] = ()
+    times_ms: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         _need_positive("rate_hz", self.rate_hz)
+        times = self.times_ms or ()
+        if any(not 0 <= time <= _MOST for time in times) or any(b < a for a, b in itertools.pairwise(times)):
+            raise ValueError(f"times_ms must be in order, and between 0 and {_MOST:g}; they are {list(times[:8])}")
         after = [change.after_s for change in self.changes]
         for rate_hz in self.rates_hz:
             _need_positive("rates_hz", rate_hz)
@@ -184,6 +191,8 @@ class ModelEntry(Record, kw_only=True):
         preprocess: how raw images become its inputs.
         postprocess: "module:function", called with the outputs; its result replaces them.
         every: number of windows between its frames.
+        min_distance_ms: least time between two frames of a sporadic model: these are events that come at any time, and
+            wait for no window.
         always_split: whether to cut it even where it fits as a whole.
         on_error: response to a failed launch: "retry" it once before dropping the frame (default, except for priority
             models), "skip" the frame (their default), or "stop" the run.
@@ -207,6 +216,7 @@ class ModelEntry(Record, kw_only=True):
     latency_sensitive: bool | None = None
     task: str | None = None
     every: int = 1
+    min_distance_ms: float | None = None
     always_split: bool = False
     units: tuple[str, ...] | None = None
     on_error: OnError | None = None
@@ -214,10 +224,24 @@ class ModelEntry(Record, kw_only=True):
 
     def __post_init__(self) -> None:
         _need_positive("deadline_ms", self.deadline_ms)
+        _need_positive("min_distance_ms", self.min_distance_ms)
         for key in ("frames", "aggregate", "every"):
             _need_few(key, getattr(self, key))
+        if self.min_distance_ms is not None:
+            self._check_sporadic(self.min_distance_ms)
         if self.postprocess is not None and not names_function(self.postprocess):
             raise ValueError(f'postprocess must read "module:function", is {self.postprocess!r}')
+
+    def _check_sporadic(self, distance_ms: float) -> None:
+        who = f"model {self.name!r} has min_distance_ms, so that"
+        if self.priority in ("every-window", "background"):
+            raise ValueError(f"{who} it is no model of priority = {self.priority!r}; give a level, or leave it out")
+        if self.frames > 1 or self.every > 1:
+            raise ValueError(f"{who} it takes each event by itself: leave frames and every out")
+        if not self.inputs:
+            raise ValueError(f"{who} its inputs must name the stream of its events")
+        if self.deadline_ms is not None and self.deadline_ms > distance_ms:
+            raise ValueError(f"{who} an event is done before the next one: deadline_ms must be at most {distance_ms:g}")
 
 
 class OutputEntry(Record, kw_only=True):
@@ -406,6 +430,35 @@ class Workload(MachineSettings, kw_only=True):
                 if source not in streams and self.producer(source) is None:
                     known = f"streams: {', '.join(streams)}; models: {', '.join(self.model_names)}"
                     raise ValueError(f"model {model.name!r}: input {key!r} reads {source!r}; {known}")
+        self._check_events()
+
+    def _check_events(self) -> None:
+        """Refuse streams of events that have a rate, and models that read both kinds, or each other's results."""
+        events = self.event_streams
+        for stream in self.streams:
+            if stream.name in events and (stream.rate_hz or stream.changes or stream.rates_hz):
+                raise ValueError(f"stream {stream.name!r} brings the events of a sporadic model: it has no rate")
+            if stream.times_ms is not None and stream.name not in events:
+                raise ValueError(f"stream {stream.name!r} has times_ms, and no model with min_distance_ms reads it")
+        readers = [(model.name, source) for model in self.models for source in set(model.inputs.values())]
+        for model in self.models:
+            for source in model.inputs.values():
+                producer = None if source in self.stream_names else self.producer(source)
+                sporadic = [m.name for m in self.models if m.min_distance_ms and m.name in (model.name, producer)]
+                if producer is not None and sporadic:
+                    raise ValueError(f"model {model.name!r} reads {producer!r}: a sporadic model reads streams only")
+                others = [name for name, read in readers if read == source and name != model.name]
+                if model.min_distance_ms is not None and others:
+                    raise ValueError(
+                        f"stream {source!r} brings the events of {model.name!r} and is read by {others[0]!r}, too"
+                    )
+            if not model.inputs and len(self.streams) < 2 and events:
+                raise ValueError(f"model {model.name!r} reads stream {min(events)!r}, which brings events")
+
+    @property
+    def event_streams(self) -> dict[str, ModelEntry]:
+        """Streams that bring the events of sporadic models, with these."""
+        return {source: model for model in self.models if model.min_distance_ms for source in model.inputs.values()}
 
     @property
     def machine(self) -> MachineSettings:
@@ -429,9 +482,10 @@ class Workload(MachineSettings, kw_only=True):
 
     @property
     def rates_hz(self) -> dict[str, float]:
-        """Rate of each stream: its own, else the given rate of windows, else the fastest stream's."""
+        """Rate of each stream except those of events: its own, else the given rate of windows, else the fastest's."""
         rates = [self.given_hz] if self.given_hz is not None else [s.rate_hz for s in self.streams if s.rate_hz]
-        return {stream.name: stream.rate_hz or max(rates) for stream in self.streams}
+        periodic = [stream for stream in self.streams if stream.name not in self.event_streams]
+        return {stream.name: stream.rate_hz or max(rates) for stream in periodic}
 
     @property
     def rates_name(self) -> str:

@@ -114,7 +114,7 @@ def _rates_hz(workload: Workload) -> dict[str, float]:
 def _at_rates(path: Path, workload: Workload, rates_hz: Mapping[str, float]) -> Workload:
     """A workload that names each stream and input, for streams that may be faster than it requires."""
     slower = {name: _times_slower(path, name, own_hz, rates_hz[name]) for name, own_hz in _rates_hz(workload).items()}
-    streams = tuple(msgspec.structs.replace(entry, rate_hz=rates_hz[entry.name]) for entry in streams_of(workload))
+    streams = tuple(msgspec.structs.replace(entry, rate_hz=rates_hz.get(entry.name)) for entry in streams_of(workload))
     models = []
     for model in workload.models:
         inputs = dict(model.inputs)
@@ -177,7 +177,7 @@ def _read(model: ModelEntry, workload: Workload, names: Mapping[str, str]) -> di
 
 def _stream(known: StreamEntry, stream: StreamEntry, path: Path) -> StreamEntry:
     """Merge two streams."""
-    for key in ("source", "shape", "array"):
+    for key in ("source", "shape", "array", "times_ms"):
         _need_equal(getattr(known, key), getattr(stream, key), f"stream {stream.name!r}: {key}", "before", path)
     rule = next(rule for rule in STRICTEST if rule in (known.when_full, stream.when_full))
     return msgspec.structs.replace(known, queue=_shallower(known.queue, stream.queue), when_full=rule)
@@ -191,7 +191,7 @@ def _shallower(first: int | None, second: int | None) -> int | None:
 
 def _is_same(first: ModelEntry, second: ModelEntry) -> bool:
     """Whether two entries are one model that does the same."""
-    if any(getattr(first, key) != getattr(second, key) for key in (*_SAME, "units")):
+    if any(getattr(first, key) != getattr(second, key) for key in (*_SAME, "min_distance_ms", "units")):
         return False
     return Path(first.path).resolve() == Path(second.path).resolve() or filecmp.cmp(
         first.path, second.path, shallow=False

@@ -194,6 +194,7 @@ class SteppedClock(VirtualClock):
         self._until_ns = 0
         self._held = False
         self._left = False
+        self._resting = False
         self._present_ns = 0
         super().__init__()
 
@@ -210,6 +211,33 @@ class SteppedClock(VirtualClock):
                     self._turn.notify_all()
                     self._turn.wait()
         self._present_ns = time_ns
+
+    def rest_until_ns(self, time_ns: int) -> None:
+        """Sleep, but return as soon as another part calls :meth:`rouse`, or the thread that lets time pass."""
+        if self._wakes:
+            super().rest_until_ns(time_ns)
+            return
+        with self._turn:
+            self._resting = True
+            while time_ns > self._until_ns and self._resting:
+                self._held = True
+                self._turn.notify_all()
+                self._turn.wait()
+            if self._resting:
+                self._present_ns = max(self._present_ns, time_ns)
+            self._resting = False
+
+    def rouse(self, part: int, time_ns: int) -> None:
+        """Have a part go on; where there is one only, at the present, and return when it is held again."""
+        if self._wakes:
+            super().rouse(part, time_ns)
+            return
+        with self._turn:
+            if not self._resting:
+                return
+            self._resting = self._held = False
+            self._turn.notify_all()
+            self._turn.wait_for(lambda: self._held or self._left)
 
     def wait_held(self) -> None:
         """Return when the thread that uses the clock is held, or has left it."""

@@ -191,7 +191,7 @@ class CompiledModel:
     @property
     def priority(self) -> bool:
         """Whether windows are reserved for it."""
-        return self.planned.role == "priority"
+        return self.planned.role != "background"
 
     @property
     def execution(self) -> Execution:

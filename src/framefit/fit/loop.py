@@ -114,8 +114,8 @@ def _share(model: ModelMetrics) -> float:
 
 
 def _bad(model: ModelMetrics) -> int:
-    """Late and dropped frames; a priority model's missed ones are both."""
-    return model.missed if model.role == "priority" else model.missed + max(model.dropped - _IN_FLIGHT, 0)
+    """Late and dropped frames; a priority or sporadic model's missed ones are both."""
+    return model.missed if model.role != "background" else model.missed + max(model.dropped - _IN_FLIGHT, 0)
 
 
 def _misses_text(metrics: Metrics) -> str:

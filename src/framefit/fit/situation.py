@@ -145,7 +145,7 @@ def standing_of(planned: Plan) -> Standing:
 def _planned_hz(timetable: Timetable, model: str, windows_hz: float, asked_hz: float) -> float:
     if not timetable.feasible:
         return 0.0
-    if timetable.model(model).role == "priority":
+    if timetable.model(model).role != "background":
         return asked_hz
     return timetable.launches_of(model) / timetable.hyperperiod_windows * windows_hz
 

@@ -89,6 +89,7 @@ class Spans:
         lengths_ns: of the windows, as many as ``free`` has, where they differ.
         excess_ratio: how much longer than its quantile a segment may take, at most. Whether it starts is
             still decided by its quantile: what it takes more is the guard's.
+        events_ns: what sporadic models may take of each span, besides; see :mod:`sporadic`.
     """
 
     window_ns: int
@@ -97,6 +98,7 @@ class Spans:
     crossing: bool = False
     lengths_ns: Sequence[int] = ()
     excess_ratio: float = 0.0
+    events_ns: int = 0
 
     def begin_ns(self, window: int) -> int:
         """When a window begins."""
@@ -143,9 +145,10 @@ class Spans:
             needed = [0, *(before + quantile for before, quantile in zip(work, own, strict=False))]
         for window in range(first, first + _MOST_WINDOWS):
             for begin, end in self.free[window % len(self.free)]:
-                now = max(now, begin)
-                if now >= end:
+                served = max(now, begin) + self.events_ns
+                if served >= end:
                     continue
+                now = served
                 if self.preemptive:
                     reached = min(work[-1], at + end - now)
                 else:
@@ -331,9 +334,10 @@ def longest_ns(spans: Spans, work: Sequence[int], *, at_releases: bool = False) 
             continue
         for begin, end in free:
             if spans.preemptive:
-                instants.append(start + end)
+                instants.append(start + max(end - spans.events_ns, begin))
             else:
-                instants += [start + end - done + 1 for done in sums[1:] if end - done + 1 > begin]
+                last = end - spans.events_ns + 1
+                instants += [start + last - done for done in sums[1:] if last - done > begin]
     if len(instants) > _MOST_INSTANTS and not at_releases:
         conservative, instants = True, [spans.begin_ns(window + 1) for window in range(len(spans.free))]
     longest = sums[-1]

@@ -36,6 +36,7 @@ class Demand:
         waits: a full queue, its own or another model's, makes the stream wait: its frames
             may come in any window. Their age counts from then on.
         releases: windows of the beat's pattern in which its stream releases a frame; default: all.
+        distance_ns: of a sporadic model, whose frames come at any time: between two of them, at least.
     """
 
     deadline_ns: int | None = None
@@ -45,6 +46,7 @@ class Demand:
     refuses: bool = False
     waits: bool = False
     releases: tuple[int, ...] | None = None
+    distance_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ class Beat:
         links: between units; where there is none, they share their memory.
         queued_ns: two units -> what their link can have to carry at once, of all models; see :meth:`shared`.
         layout: when priority launches may begin, where a search has found that; default: as soon as possible.
+        events: sporadic models in the order of service, each on one unit: they run in the residuals at any time, before
+            background models. Their demands say how far apart events are, and when each is to be done.
     """
 
     window_ns: int
@@ -94,6 +98,7 @@ class Beat:
     links: tuple[Link, ...] = ()
     queued_ns: Mapping[frozenset[str], int] = field(default_factory=dict)
     layout: Layout | None = None
+    events: tuple[PlannedModel, ...] = ()
 
     def __post_init__(self) -> None:
         if self.lengths_ns and min(self.lengths_ns) != self.window_ns:
@@ -133,6 +138,8 @@ class Beat:
             models: all of them.
         """
         demand = self.of(model.name)
+        if demand.distance_ns:  # at most
+            return sum(self.pattern_ns) / len(self.pattern_ns) / demand.distance_ns
         own = 1 / (demand.every * demand.frames)
         if model.after:
             return own * min((self.arriving(one, models) for one in models if one.name in model.after), default=1.0)
@@ -185,7 +192,8 @@ class Beat:
         """With the guard that these models need."""
         if self.preemptive:
             return self
-        longest = max((s.duration_ns for m in models if m.role == "background" for s in m.segments), default=0)
+        within = (*self.events, *(model for model in models if model.role == "background"))
+        longest = max((segment.duration_ns for model in within for segment in model.segments), default=0)
         if self.position == "end":  # what follows the period is the guard
             longest = max(longest, sum(m.duration_ns for m in models if m.role == "priority"))
         return self.covering(longest)

@@ -295,7 +295,7 @@ def _placeable(
         deadline_ns = min(deadline_ns, within_ns)
     return Placeable(
         name=candidate.model.name,
-        role=candidate.model.role,
+        role="priority" if priority else "background",
         duration_ns=[[int(q[n]) if able[n] else None for _, q, able in columns] for n in range(count)],
         median_ns=[[int(m[n]) if able[n] else None for m, _, able in columns] for n in range(count)],
         parameter_bytes=[0] * count,

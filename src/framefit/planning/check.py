@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
+from framefit.core.run_record import TOO_SOON, FrameTable
 from framefit.core.timetable import PlannedModel, Slot, Timetable, Window
 
 Launches = Mapping[tuple[str, int], Sequence[tuple[int, Slot]]]  # model and frame -> absolute begin, slot
@@ -19,6 +20,7 @@ def check_timetable(
     every: Mapping[str, int] | None = None,
     releases: Mapping[str, Collection[int]] | None = None,
     lengths_ns: Sequence[int] = (),
+    distances_ns: Mapping[str, int] | None = None,
     supported: Mapping[str, Sequence[Collection[str]]] | None = None,
     memory_limit_bytes: Mapping[str, int] | None = None,
     stored_ratio: float = 1.0,
@@ -32,6 +34,7 @@ def check_timetable(
         every: priority model -> releases between its frames; default: 1.
         releases: model -> windows of the pattern in which its stream releases a frame; default: all.
         lengths_ns: of the pattern's windows; default: all as the timetable's window.
+        distances_ns: sporadic model -> least time between its events; default: as the timetable says.
         supported: model -> units that can run each segment; default: any.
         memory_limit_bytes: unit -> bytes that it has.
         stored_ratio: bytes of a tensor there over those that segments hand on.
@@ -41,7 +44,7 @@ def check_timetable(
         inside a priority period, a guard that is broken, segments out of order, left
         out or repeated, replicas where they cannot be, a wrong duration, a missed deadline, tensors that
         are used before they are there, more frames in flight than slots, a unit that does not support a
-        segment, memory above the limit.
+        segment, memory above the limit, an event that waits longer than the plan says.
     """
     wrong: list[str] = []
     models = {model.name: model for model in timetable.models}
@@ -85,6 +88,7 @@ def check_timetable(
             if segment.unit not in units:
                 wrong.append(f"{name}[{segment.index}]: unit {segment.unit!r} does not support it")
     wrong += _across(timetable, models)
+    wrong += _waits(timetable, deadlines_ns or {}, distances_ns or {})
     wrong += _reserved(timetable)
     wrong += _memory(timetable, memory_limit_bytes or {}, stored_ratio)
     return wrong
@@ -222,7 +226,7 @@ def _in_order(timetable: Timetable, models: Mapping[str, PlannedModel], launches
         if order != [segment.index for segment in its]:
             wrong.append(f"{name} frame {frame}: segments run as {order}")
     for name, model in models.items():
-        if not any(key[0] == name for key in launches):
+        if model.role != "sporadic" and not any(key[0] == name for key in launches):
             wrong.append(f"{name} never runs")
         for left, right in itertools.pairwise(model.segments):
             if right.index != left.index + 1:
@@ -323,6 +327,108 @@ def _read(
                 if needed >= len(done) or done[needed] + link > start:
                     wrong.append(f"{name}: frame {number} begins at {start} ns, before {source} has given it its input")
                     break
+    return wrong
+
+
+def _waits(timetable: Timetable, deadlines_ns: Mapping[str, int], distances_ns: Mapping[str, int]) -> list[str]:
+    """Events that come when segments have just begun, or just do not fit any more, wait no longer than planned."""
+    wrong = []
+    events = [model for model in timetable.models if model.role == "sporadic"]
+    for number, model in enumerate(events):
+        distance = distances_ns.get(model.name, model.min_distance_ns)
+        bound, limit = timetable.waits_ns.get(model.name), deadlines_ns.get(model.name, distance)
+        units = {segment.unit for segment in model.segments}
+        if model.min_distance_ns != distance or not 0 < limit <= distance:
+            wrong.append(f"{model.name}: events are {distance} ns apart and due after {limit} ns")
+        if bound is None or bound > limit:
+            wrong.append(f"{model.name}: an event may wait {bound} ns, it is due after {limit} ns")
+        if len(units) != 1 or model.after:
+            wrong.append(f"{model.name}: a sporadic model has one unit and reads streams, it has {sorted(units)}")
+        if bound is None or len(units) != 1:
+            continue
+        behind = [m for m in timetable.models if m in events[number + 1 :]]
+        behind += [] if timetable.preemptive else [m for m in timetable.models if m.role == "background"]
+        (unit,) = units
+        blocking = {s.duration_ns for m in behind for s in m.segments if s.unit == unit} | {0}
+        first = [s.duration_ns for m in events[:number] if m.segments[0].unit == unit for s in m.segments]
+        work = [*first, *(segment.duration_ns for segment in model.segments)]
+        gaps = _gaps(timetable, unit)
+        total, most = sum(window.length_ns for window in timetable.windows), 0
+        for begin, end in gaps[: len(gaps) // 3]:  # of the first of three repetitions
+            for blocked in blocking:
+                sums = itertools.accumulate(work)
+                comes = [begin, *(end - timetable.guard_ns - done + 1 - blocked for done in sums)]
+                fitting = [at for at in comes if begin <= at and at + blocked <= end - timetable.guard_ns]
+                for at in fitting:
+                    done = _served(gaps, at + blocked, work, timetable.guard_ns)
+                    most = max(most, (done if done is not None else at + total) - at)
+        if most > bound:
+            wrong.append(f"{model.name}: an event may wait {most} ns, the plan says {bound}")
+    return wrong
+
+
+def _gaps(timetable: Timetable, unit: str) -> list[tuple[int, int]]:
+    """What is not reserved on a unit in three repetitions of the windows, cut at releases."""
+    begin, busy, releases = 0, list[tuple[int, int]](), list[int]()
+    for window in (*timetable.windows,) * 3:
+        releases.append(begin)
+        busy += [(begin + p.start_ns, begin + p.end_ns) for p in window.priority if p.unit == unit]
+        begin += window.length_ns
+    gaps, free = [], 0
+    for start, stop in sorted([*busy, *((at, at) for at in [*releases, begin])]):
+        if start > free:
+            gaps.append((free, start))
+        free = max(free, stop)
+    return gaps
+
+
+def _served(gaps: Sequence[tuple[int, int]], now: int, work: Sequence[int], guard_ns: int) -> int | None:
+    """When segments are done that are served one after the other, each where it fits; ``None``: not in the gaps."""
+    left = list(work)
+    for begin, end in gaps:
+        now = max(now, begin)
+        while left and now + left[0] + guard_ns <= end:
+            now += left.pop(0)
+        if not left:
+            return now
+    return None
+
+
+def check_events(timetable: Timetable, frames: FrameTable) -> list[str]:
+    """Everything that is wrong with a run's events: they are far enough apart, and none waited too long.
+
+    Args:
+        timetable: the plan that was run.
+        frames: what came of each event.
+
+    Returns:
+        One sentence for each violation.
+    """
+    wrong = []
+    for model in timetable.models:
+        if model.role != "sporadic" or model.name not in frames.models:
+            continue
+        mine = frames.model == frames.models.index(model.name)
+        kept = [
+            (int(released), int(finished), int(frame))
+            for released, finished, frame, fate in zip(
+                frames.released_ns[mine], frames.finished_ns[mine], frames.frame[mine], frames.fate[mine], strict=True
+            )
+            if frames.fates[fate] != TOO_SOON
+        ]
+        bound = timetable.waits_ns.get(model.name)
+        for (before, _, _), (released, _, frame) in itertools.pairwise(sorted(kept)):
+            if released - before < model.min_distance_ns:
+                wrong.append(
+                    f"event {frame} of {model.name!r} came {(released - before) / 1e6:.6g} ms after the one before; "
+                    f"the least distance is {model.min_distance_ns / 1e6:.6g} ms"
+                )
+        for released, finished, frame in kept:
+            if bound is not None and finished >= 0 and finished - released > bound:
+                wrong.append(
+                    f"event {frame} of {model.name!r} took {(finished - released) / 1e6:.6g} ms, the bound is "
+                    f"{bound / 1e6:.6g} ms"
+                )
     return wrong
 
 

@@ -29,8 +29,8 @@ def explain(timetable: Timetable, workload: Workload) -> PlanExplanation:
 
 
 def _deadline_ns(timetable: Timetable, entry: ModelEntry, period_ns: float) -> int:
-    if entry.deadline_ms is not None:
-        return round(entry.deadline_ms * 1e6)
+    if (within_ms := entry.deadline_ms or entry.min_distance_ms) is not None:
+        return round(within_ms * 1e6)
     return round(period_ns / entry.every) if timetable.lengths_ns else timetable.window_ns
 
 
@@ -155,6 +155,8 @@ def _in_order(models: Sequence[PlannedModel]) -> list[PlannedModel]:
 
 def _period_ns(workload: Workload, entry: ModelEntry) -> float:
     """From one release of a model's frames to the next."""
+    if entry.min_distance_ms is not None:
+        return entry.min_distance_ms * 1e6
     rates = workload.rates_hz
     own = [rates[name] for name in entry.inputs.values() if name in rates]
     rate_hz = own[0] if own else next(iter(rates.values())) if len(rates) == 1 else workload.beat_hz

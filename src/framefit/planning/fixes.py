@@ -120,6 +120,7 @@ def _later_deadlines(arranged: Arrange, beat: Beat) -> Fix | None:
         alone = _with_deadlines(_without_deadlines(beat), {model.name: deadline})
         if not arranged(alone, {}).feasible:
             later[model.name] = math.ceil(needed / 1e4) / 100
+    later |= _later_events(timetable, beat)
     if not later:
         return None
     moved = _with_deadlines(beat, {name: round(after_ms * 1e6) for name, after_ms in later.items()})
@@ -128,6 +129,16 @@ def _later_deadlines(arranged: Arrange, beat: Beat) -> Fix | None:
         effect="all that is planned ends before it",
         verified=arranged(moved, {}).feasible,
     )
+
+
+def _later_events(timetable: Timetable, beat: Beat) -> dict[str, float]:
+    """Deadlines of sporadic models that hold behind the segments of a plan without deadlines, where theirs do not."""
+    waits = {model.name: timetable.waits_ns.get(model.name) for model in beat.events}
+    return {
+        name: math.ceil(ns / 1e4) / 100
+        for name, ns in waits.items()
+        if ns is not None and ns > (beat.of(name).deadline_ns or ns)
+    }
 
 
 def _smaller_guard(arranged: Arrange, beat: Beat) -> Fix | None:

@@ -162,7 +162,11 @@ def _fixed(planned: Plan) -> Workload:
     """The workload with the roles that its models have now, whatever they take at other rates."""
     roles = {model.name: model.role for model in planned.timetable.models}
     models = tuple(
-        msgspec.structs.replace(entry, priority="every-window" if roles[entry.name] == "priority" else "background")
+        entry
+        if roles[entry.name] == "sporadic"
+        else msgspec.structs.replace(
+            entry, priority="every-window" if roles[entry.name] == "priority" else "background"
+        )
         for entry in planned.workload.models
     )
     schedule = msgspec.structs.replace(planned.workload.schedule, priority_threshold=None, num_priority=None)

@@ -18,7 +18,8 @@ from framefit.core.settings import Notify
 from framefit.core.timetable import Fix, PlannedModel, Refusal, Timetable
 from framefit.core.workload import Workload
 from framefit.devices.device import Device
-from framefit.planning.beat import Beat
+from framefit.errors import InputError
+from framefit.planning.beat import Beat, Demand
 from framefit.planning.candidates import (
     Arranged,
     UnitCandidate,
@@ -37,9 +38,10 @@ from framefit.planning.plan import Plan
 from framefit.planning.prices import UnitPrices
 from framefit.planning.priority_search import PrioritySearch, Schedule
 from framefit.planning.replicas import with_replicas
-from framefit.planning.reserved import segment_room
+from framefit.planning.reserved import reserve, segment_room
+from framefit.planning.sporadic import waits
 from framefit.planning.task import SegmentedModel, Stages, read_output_bytes
-from framefit.planning.timetable import build_timetable, planned_model
+from framefit.planning.timetable import build_timetable, event_spans, planned_model, room_text
 
 _MOST_ATTEMPTS = 4
 _MOST_PIECES = 64  # of a model that is cut where there is one unit
@@ -121,6 +123,51 @@ class Placing:
             placed, timetable = self._placed(placed, beat)  # in the pieces that are priced by now
         return placed, timetable
 
+    def place_events(
+        self, priority: Sequence[SegmentedModel], events: Sequence[SegmentedModel], beat: Beat
+    ) -> tuple[list[SegmentedModel], tuple[PlannedModel, ...]]:
+        """Sporadic models beside priority models alone: each on one unit, cut only where it fits into no residual.
+
+        Args:
+            priority: models.
+            events: sporadic models, in the order of service.
+            beat: their demands say how far apart events are.
+
+        Raises:
+            InputError: no unit supports all of a sporadic model.
+        """
+        names = {task.name for task in events}
+        demands = {name: Demand() if name in names else demand for name, demand in beat.demands.items()}
+        alone = dataclasses.replace(beat, demands=demands, preemptive=False)
+        replicates, self._replicates, notes = self._replicates, False, list(self.notes)
+        placed, timetable = self.place([*priority, *events], alone)
+        staged = {task.name: self._on_one(task) for task in placed if task.name in names and len(set(task.units)) > 1}
+        if staged:
+            placed, timetable = self.place([*priority, *(staged.get(task.name, task) for task in events)], alone)
+        self._replicates, self.notes = replicates, notes
+        models = tuple(
+            msgspec.structs.replace(model, role="sporadic", min_distance_ns=beat.of(model.name).distance_ns)
+            for model in timetable.models
+            if model.name in names
+        )
+        return [task for task in placed if task.name in names], models
+
+    def _on_one(self, task: SegmentedModel) -> SegmentedModel:
+        """A sporadic model that may run on one unit only: the fastest that supports all of it."""
+        allowed = self._prices.costs(task)
+        whole = {
+            unit: int(pieces.of([(0, len(pieces) - 1)])[1][0])
+            for unit, pieces in allowed.pieces.items()
+            if all(allowed.supported[unit])
+        }
+        if not whole:
+            raise InputError(
+                f"no unit supports all of sporadic model {task.name!r}, which runs on one",
+                remedy="leave min_distance_ms out, or have its operators run on one unit",
+            )
+        entry = msgspec.structs.replace(task.wired.entry, units=(min(whole, key=lambda unit: whole[unit]),))
+        return dataclasses.replace(task, wired=dataclasses.replace(task.wired, entry=entry), bounds=(), placed=())
+
     def _fits(self, tasks: Sequence[SegmentedModel]) -> bool:
         """Whether each unit has the memory for the models' tensors, those of all replicas."""
         needed = Counter[str]()
@@ -145,7 +192,7 @@ class Placing:
             binding = (
                 f"{'layer' if first == last else 'layers'} {' .. '.join(names)} of {task.name!r} "
                 f"{'takes' if first == last else 'take'} "
-                f"{task.pieces.quantile_ns[longest] / 1e6:.2f} ms in one piece; the residual less guard is "
+                f"{task.pieces.quantile_ns[longest] / 1e6:.2f} ms in one piece; {room_text(beat)} "
                 f"{room / 1e6:.2f} ms"
             )
             layer = True
@@ -159,10 +206,11 @@ class Placing:
         """Whether what binds is a proof, where no solver was asked.
 
         On one unit all priority models are released at once: no order has less lateness than that by deadlines, and at
-        a window's start they leave the longest run for a layer.
+        a window's start they leave the longest run for a layer, and for an event that nothing else holds up.
         """
         late_ns = max(-timetable.worst_slack_ns, 0) or None
-        proved = self._single and (late_ns is not None or (layer and beat.position == "start"))
+        within_start = beat.position == "start" and (self._late_alone(timetable, beat) if beat.events else layer)
+        proved = self._single and (late_ns is not None or within_start)
         return Refusal(
             kind="proved" if proved else "not found",
             reason=binding,
@@ -170,6 +218,12 @@ class Placing:
             lateness_ns=late_ns,
             bound_ns=late_ns if proved else None,
         )
+
+    def _late_alone(self, timetable: Timetable, beat: Beat) -> bool:
+        """Whether events of the only sporadic model may be late although no background model runs."""
+        priority = [model for model in timetable.models if model.role == "priority"]
+        spans = event_spans(beat, reserve(beat, priority))
+        return len(beat.events) == 1 and waits(beat, spans, [])[1] is not None
 
     def _cut(self, tasks: Sequence[SegmentedModel], beat: Beat) -> tuple[list[SegmentedModel], Timetable]:
         """Price and cut; price what came of it and cut anew, until it holds."""

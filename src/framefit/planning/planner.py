@@ -29,6 +29,7 @@ from framefit.planning.durations import PricedDevice
 from framefit.planning.levels import Traits, levels, roles
 from framefit.planning.placing import Placing
 from framefit.planning.plan import Plan
+from framefit.planning.sporadic import with_events
 from framefit.planning.task import SegmentedModel, check_plan, demands_of, host_links, with_memory
 from framefit.planning.timetable import build_timetable
 
@@ -123,14 +124,16 @@ class _Planner:
         tasks = [SegmentedModel(model, home_unit(self.device.target, self.units, model)) for model in wired]
         tasks = [self._in_conditions(task) for task in self._ranked(*placing.whole(tasks))]
         beat = self._beat(wired, [task.name for task in tasks if task.priority])
+        tasks, events, beat = self._with_events(placing, tasks, beat)
         tasks, timetable = self._placed(placing, tasks, beat)
+        if not timetable.feasible and request.explained:
+            timetable = placing.explained(timetable, tasks, beat)
+        timetable, tasks = with_events(timetable, beat), [*tasks, *events]
         by_name = {model.entry.name: model for model in wired}
         wired = [by_name[task.name] for task in tasks]
         if timetable.feasible:
             timetable = _with_layers(timetable, tasks)
             timetable = self._verified(timetable, wired) if placing.compiles else _not_compared(timetable)
-        elif request.explained:
-            timetable = placing.explained(timetable, tasks, beat)
         self.warnings += [*placing.notes, *_waiting(timetable, tasks), *placing.warnings]
         limits = {unit.name: round(unit.memory_mib * 2**20) for unit in self.device.target.units if unit.memory_mib}
         timetable = with_memory(timetable, tasks, self.device, limits, self.units[0])
@@ -152,6 +155,18 @@ class _Planner:
             compiler=self.priced.compiler,
         )
 
+    def _with_events(
+        self, placing: Placing, tasks: Sequence[SegmentedModel], beat: Beat
+    ) -> tuple[list[SegmentedModel], list[SegmentedModel], Beat]:
+        """The other models, the sporadic ones as they are to run, and the beat with these."""
+        others = [task for task in tasks if not task.sporadic]
+        if len(others) == len(tasks):
+            return others, [], beat
+        self.notify("placing sporadic models")
+        priority = [task for task in others if task.priority]
+        events, models = placing.place_events(priority, [task for task in tasks if task.sporadic], beat)
+        return others, events, dataclasses.replace(beat, events=models)
+
     def _verified(self, timetable: Timetable, wired: Sequence[WiredModel]) -> Timetable:
         """Whose segments were launched once, and gave what the whole models give."""
         self.notify("verifying the segments' outputs")
@@ -159,13 +174,16 @@ class _Planner:
 
     def _in_conditions(self, task: SegmentedModel) -> SegmentedModel:
         """A model whose launches take as long as the request says."""
-        ratio = self.request.priority_ratio if task.priority else self.request.background_ratio
+        first = task.priority or task.sporadic
+        ratio = self.request.priority_ratio if first else self.request.background_ratio
         return dataclasses.replace(task, ratio=ratio * self.request.ratios.get(task.name, 1.0))
 
     def retimed(self, planned: Timetable, wired: Sequence[WiredModel]) -> Timetable:
         """The segments of a plan, on the beat of this one's workload."""
         beat = self._beat(wired, [model.name for model in planned.models if model.role == "priority"])
-        timetable = build_timetable(beat.guarded(planned.models), planned.models)
+        models = [model for model in planned.models if model.role != "sporadic"]
+        beat = dataclasses.replace(beat, events=tuple(m for m in planned.models if m.role == "sporadic"))
+        timetable = with_events(build_timetable(beat.guarded(models), models), beat)
         return msgspec.structs.replace(timetable, memory_bytes=planned.memory_bytes, reasons=planned.reasons)
 
     def _placed(
@@ -209,9 +227,10 @@ class _Planner:
             )
             level, reasons = levels(task.wired.entry, traits)
             ranked.append(dataclasses.replace(task, level=level, reasons=reasons))
-        priority = roles([task.level for task in ranked], self.workload.schedule)
-        ranked = [dataclasses.replace(task, priority=role) for task, role in zip(ranked, priority, strict=True)]
-        return self._in_order(ranked)
+        periodic = [task for task in ranked if not task.sporadic]
+        priority = roles([task.level for task in periodic], self.workload.schedule)
+        periodic = [dataclasses.replace(task, priority=role) for task, role in zip(periodic, priority, strict=True)]
+        return self._in_order([*periodic, *(task for task in ranked if task.sporadic)])
 
     def _in_order(self, tasks: Sequence[SegmentedModel]) -> list[SegmentedModel]:
         """Priority models first, higher levels before lower ones."""
@@ -223,7 +242,8 @@ class _Planner:
         schedule = self.workload.schedule
         late = self.priced.durations.wake_ups()
         late_ns = int(np.quantile(late, _FLOOR_QUANTILE))
-        mixed = 0 < len(priority) < len(wired)
+        sporadic = sum(model.entry.min_distance_ms is not None for model in wired)
+        mixed = 0 < len(priority) + sporadic < len(wired)
         preemptive = mixed and schedule.preemption == "auto" and all(u.preemptive for u in self.device.target.units)
         if preemptive and not realtime_priority_permitted():
             preemptive = False
@@ -258,9 +278,9 @@ def _rank(task: SegmentedModel, by_name: bool) -> tuple[bool, int, float, str]:
     Models that are alike so far stay in the order of the file, which is that of service; where streams have different
     rates they are in the order of their names, so that the file's decides nothing.
     """
-    due_ms = task.wired.entry.deadline_ms
-    late = math.inf if due_ms is None or not task.priority else due_ms
-    return not task.priority, -task.level, late, task.name if by_name else ""
+    due_ms = task.wired.entry.deadline_ms or task.wired.entry.min_distance_ms
+    late = math.inf if due_ms is None or not (task.priority or task.sporadic) else due_ms
+    return not task.priority, -task.level, late, task.name if by_name or task.sporadic else ""
 
 
 @contextlib.contextmanager

@@ -23,7 +23,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from framefit.core.timetable import PlannedModel, PriorityPeriod, Segment, in_order
+from framefit.planning.ages import Spans
 from framefit.planning.beat import Beat, Layout, Span
+from framefit.planning.sporadic import events_ns, longest_blocking_ns
 
 _REPEATED = 3  # times that the windows are played through where a frame is in flight at their end
 
@@ -76,6 +78,21 @@ class Reserved:
                 now = max(now, end)
             found.append(spans)
         return found
+
+    def spans(self, unit: str) -> Spans:
+        """The same, as bounds on waits and ages take it; without what sporadic models may take of it."""
+        crossing = any(periods[0].start_ns > 0 for periods in self._on(unit) if periods)
+        return Spans(
+            self.beat.window_ns,
+            self.free_windows(unit),
+            preemptive=self.beat.preemptive,
+            crossing=self.beat.position != "start" or crossing,
+            lengths_ns=() if self.beat.even else tuple(self.lengths_ns),
+            excess_ratio=self.beat.excess_ratio,
+        )
+
+    def _on(self, unit: str) -> list[list[PriorityPeriod]]:
+        return [[period for period in periods if period.unit == unit] for periods in self.windows]
 
     def taken_ns(self, unit: str) -> list[int]:
         """How much of each window's time on a unit is reserved."""
@@ -147,18 +164,22 @@ def in_turn(beat: Beat, priority: Sequence[PlannedModel]) -> list[PlannedModel]:
 def segment_room(beat: Beat, priority: Sequence[PlannedModel], unit: str | None = None) -> int:
     """The longest planned duration that a segment may have: it fits into every window somewhere.
 
-    Where streams have different rates: into one of them, for some may hold no more than what is due there.
+    Where streams have different rates: into one of them, for some may hold no more than what is due there. Sporadic
+    models may take their part of each window, and no event waits too long behind the segment, where that is possible.
 
     Args:
         beat: windows, guard, demands.
         priority: what is reserved.
         unit: on which; default: the one with the least room of those that priority models use.
     """
-    used = list(dict.fromkeys(s.unit for m in priority for s in m.segments))
+    used = list(dict.fromkeys(s.unit for m in (*priority, *beat.events) for s in m.segments))
     reserved, rooms = reserve(beat, priority), []
     for name in [unit] if unit else used or [""]:
         longest = [max((end - begin for begin, end in spans), default=0) for spans in reserved.free_windows(name)]
-        rooms.append(min(longest) if beat.even else max(longest))
+        rooms.append((min(longest) if beat.even else max(longest)) - events_ns(beat, name))
+        if not beat.preemptive and beat.events:
+            most = longest_blocking_ns(beat, reserved.spans(name), name)
+            rooms[-1] = rooms[-1] if most is None else min(rooms[-1], most)
     return min(rooms)
 
 

@@ -81,6 +81,11 @@ class SegmentedModel:
         return self.wired.entry.name
 
     @property
+    def sporadic(self) -> bool:
+        """Whether its frames are events that come at any time."""
+        return self.wired.entry.min_distance_ms is not None
+
+    @property
     def model(self) -> Model:
         """In the layers that ``bounds`` count."""
         return self.operators or self.wired.model
@@ -241,6 +246,8 @@ def _demand(
 ) -> Demand:
     entry, grid = wired.entry, workload.grid
     deadline_ns = None if entry.deadline_ms is None else round(entry.deadline_ms * 1e6)
+    if entry.min_distance_ms is not None:
+        return Demand(deadline_ns=deadline_ns, queue=wired.depth, distance_ns=round(entry.min_distance_ms * 1e6))
     releases = None
     root = wired
     while root.after:  # its frames are those of what it reads
@@ -346,6 +353,7 @@ def check_plan(
         every={name: demand.every for name, demand in beat.demands.items()},
         releases={name: d.releases for name, d in beat.demands.items() if d.releases is not None},
         lengths_ns=beat.lengths_ns,
+        distances_ns={name: d.distance_ns for name, d in beat.demands.items() if d.distance_ns},
         supported=supported,
         memory_limit_bytes=limits,
         stored_ratio=device.stored_ratio,

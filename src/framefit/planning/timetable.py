@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -34,6 +34,7 @@ from framefit.planning.bounds import fair_rates
 from framefit.planning.partition import planned_quantile_ns
 from framefit.planning.playback import MOST_WINDOWS, Filled, fill
 from framefit.planning.reserved import Reserved, parts_of, reserve, segment_room
+from framefit.planning.sporadic import events_ns, waits
 
 
 def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
@@ -56,11 +57,11 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
     beat = beat.shared(models)
     priority = [model for model in models if model.role == "priority"]
     background = [model for model in models if model.role == "background"]
-    units = tuple(dict.fromkeys(segment.unit for model in models for segment in model.segments))
+    units = tuple(dict.fromkeys(segment.unit for model in (*models, *beat.events) for segment in model.segments))
     laid_out = reserve(beat, priority)
     reserved, lengths = laid_out.windows, laid_out.lengths_ns
     free = {
-        unit: laid_out.free_windows(unit)
+        unit: _kept(laid_out.free_windows(unit), events_ns(beat, unit))
         for unit in dict.fromkeys(segment.unit for model in background for segment in model.segments)
     }
     slack, problem = _deadlines(beat, laid_out)
@@ -69,6 +70,8 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
     problem = unread or problem
     if not beat.preemptive:
         problem = problem or _too_long(beat, background, priority)
+    longest, late = waits(beat, event_spans(beat, laid_out), background)
+    problem = problem or late
     ages: dict[str, int] = {}
     queued: dict[str, int] = {}
     if problem is None:
@@ -119,12 +122,13 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
         units=units,
         windows=tuple(windows),
         models=tuple(aged),
-        memory_bytes=unit_memory(models) if len(units) > 1 else {},
+        memory_bytes=unit_memory((*models, *beat.events)) if len(units) > 1 else {},
         bound=bound,
         gap_ratio=gap if problem is None else None,
         links=tuple(beat.links),
         lengths_ns=beat.lengths_ns,
         releases={name: demand.releases for name, demand in beat.demands.items() if demand.releases is not None},
+        waits_ns={name: wait.ns for name, wait in longest.items()} if problem is None else {},
         binding_constraint=problem,
     )
 
@@ -148,8 +152,14 @@ def unit_memory(models: Sequence[PlannedModel]) -> dict[str, int]:
     return found
 
 
-def _on(unit: str, periods: Sequence[PriorityPeriod]) -> list[PriorityPeriod]:
-    return [period for period in periods if period.unit == unit]
+def _kept(free: Sequence[Sequence[Span]], events: int) -> list[list[Span]]:
+    """Spans without what sporadic models may take of each."""
+    return [[(begin + events, end) for begin, end in spans if begin + events < end] for spans in free]
+
+
+def event_spans(beat: Beat, laid_out: Reserved) -> dict[str, Spans]:
+    """Where sporadic models may run, on their units."""
+    return {model.segments[0].unit: laid_out.spans(model.segments[0].unit) for model in beat.events}
 
 
 def _deadlines(beat: Beat, laid_out: Reserved) -> tuple[int, str | None]:
@@ -202,10 +212,17 @@ def _too_long(beat: Beat, background: Sequence[PlannedModel], priority: Sequence
             if segment.duration_ns > room:
                 return (
                     f"segment {segment.index} of {model.name!r} (layer {segment.first_layer!r} to "
-                    f"{segment.last_layer!r}) takes {_ms(segment.duration_ns)}, the residual less guard is "
-                    f"{_ms(room)}"
+                    f"{segment.last_layer!r}) takes {_ms(segment.duration_ns)}, {room_text(beat)} {_ms(room)}"
                 )
     return None
+
+
+def room_text(beat: Beat) -> str:
+    """What the room of a segment is, for people; its length follows."""
+    if not beat.events:
+        return "the residual less guard is"
+    names = ", ".join(repr(model.name) for model in beat.events)
+    return f"the residual less guard, in which events of {names} have to be in time, leaves segments of"
 
 
 def _delivered(
@@ -276,7 +293,7 @@ def _ages(
         for period, end in zip(periods, ends, strict=True):
             given[period.model] = max(given.get(period.model, 0), end)
     ages |= {name: max(-(-ns // beat.window_ns), 1) for name, ns in given.items()}
-    turns = _Turns(beat, background, laid_out.windows, free)
+    turns = _Turns(beat, background, laid_out, free)
     for model in in_order(background):
         demand = beat.of(model.name)
         bound = turns.age_ns(model, models, given)
@@ -300,25 +317,16 @@ class _Turns:
         self,
         beat: Beat,
         background: Sequence[PlannedModel],
-        reserved: Sequence[Sequence[PriorityPeriod]],
-        free: Mapping[str, Sequence[Sequence[Span]]],
+        laid_out: Reserved,
+        units: Collection[str],
     ) -> None:
         self.beat = beat
-        self.stages: dict[str, list[tuple[int, Sequence[Segment]]]] = {unit: [] for unit in free}
+        self.stages: dict[str, list[tuple[int, Sequence[Segment]]]] = {unit: [] for unit in units}
         for model in in_order(background):
             for stage in model.stages:
                 self.stages[stage[0].unit].append((model.turns, stage))
-        lengths = () if beat.even else tuple(beat.pattern_ns[n % len(beat.pattern_ns)] for n in range(len(reserved)))
         self.spans = {
-            unit: Spans(
-                beat.window_ns,
-                spans,
-                preemptive=beat.preemptive,
-                crossing=beat.position != "start" or any(p.start_ns for w in reserved for p in _on(unit, w)[:1]),
-                lengths_ns=lengths,
-                excess_ratio=beat.excess_ratio,
-            )
-            for unit, spans in free.items()
+            unit: dataclasses.replace(laid_out.spans(unit), events_ns=events_ns(beat, unit)) for unit in units
         }
 
     def others(self, stage: Sequence[Segment]) -> list[list[int]]:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 Better = Literal["less", "more", ""]
 Detail = Literal["brief", "normal", "full", "page"]
 """How much is shown: the result alone, what a command prints, all that a terminal can show, or a page."""
-Tone = Literal["", "good", "bad", "uncertain", "faint", "priority", "background"]
+Tone = Literal["", "good", "bad", "uncertain", "faint", "priority", "background", "sporadic"]
 Use = Literal["report", "charts", "plan", "timeline"]
 """What a page holds beside words and tables: each has styles and scripts."""
 

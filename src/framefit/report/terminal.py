@@ -46,6 +46,7 @@ _STYLES: dict[Tone, str] = {
     "faint": "dim",
     "priority": "bold blue",
     "background": "yellow",
+    "sporadic": "bold magenta",
 }
 _VERDICT_STYLES = {"fits": "bold green", "fails": "bold red", "plain": "bold"}
 _SHARE_MARKS = {  # parts differ without colour, too
@@ -215,7 +216,8 @@ def _shares(parts: Sequence[tuple[str, float, str]]) -> RenderableType:
 
 
 def _story(story: Story) -> RenderableType:
-    role: Tone = "priority" if story.role == "priority" else "background"
+    roles: dict[str, Tone] = {"priority": "priority", "sporadic": "sporadic"}
+    role = roles.get(story.role, "background")
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")

@@ -250,6 +250,8 @@ class MessageKind(IntEnum):
     """A frame waits in the channel of a model of which this unit has a replica."""
     MIGRATED = 5
     """A frame for a job whose unit has failed; with the first one the job itself comes."""
+    EVENT = 6
+    """An event for a sporadic model, which comes now."""
 
 
 class Message(NamedTuple):

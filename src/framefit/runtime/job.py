@@ -25,6 +25,7 @@ from framefit.execution.buffers import copies_of
 from framefit.execution.execution import Launchable
 from framefit.execution.streams import Stream
 from framefit.runtime.channel import Dropped, FrameChannel, FrameLimit, Mailbox, Message, MessageKind, Port
+from framefit.runtime.events import Events
 from framefit.runtime.reading import ResultJoin, ResultStream
 from framefit.runtime.sinks import Sink
 from framefit.runtime.streams import Arrival, Feed, SharedStream
@@ -99,6 +100,7 @@ class Job:
         following: part that it takes up when the frame in flight is done; ``None``: it keeps this one.
         migrated: the job that takes its frames, on another unit, since its own one fails; ``None``: it does so itself.
         replicas: of the model, where it has several; the job is one replica's, or a stage of it.
+        events: bring its frames at any time, instead of the feed, where the model is sporadic.
     """
 
     execution: Launchable
@@ -125,6 +127,7 @@ class Job:
     following: Part | None = None
     migrated: MigratedJob | None = None
     replicas: Replicas | None = None
+    events: Events | None = None
     _inputs: tuple[TensorInfo, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -173,7 +176,7 @@ class Job:
     def reads_streams(self) -> bool:
         """Whether frames come to it from a feed."""
         first = self.replicas is None or self is self.replicas.firsts[0]
-        return self.join is None and not self.position and first
+        return self.join is None and self.events is None and not self.position and first
 
     @property
     def frames(self) -> int:

@@ -22,7 +22,7 @@ from framefit.core.events import Trace, TraceMeta
 from framefit.core.files import Record
 from framefit.core.journal import Journal, JournalFile
 from framefit.core.program import Launches
-from framefit.core.run_record import OutcomeText
+from framefit.core.run_record import TOO_SOON, OutcomeText
 
 _MOST_CELLS = 1 << 13  # of a log that stay in memory: writing so many takes some 30 us
 _HAND_OVER_S = 0.3  # to a journal that survives the process, at least so often
@@ -44,6 +44,7 @@ class FrameOutcome(IntEnum):
     DEGRADED = 9
     NOT_FINITE = 10
     NOT_GIVEN = 11
+    TOO_SOON = 12
 
 
 class FaultCause(IntEnum):
@@ -505,6 +506,7 @@ OUTCOME_WORDS: dict[FrameOutcome, OutcomeText] = {
     FrameOutcome.DEGRADED: ("dropped", "fault: the model rested after failures"),
     FrameOutcome.NOT_FINITE: ("dropped", "fault: outputs not finite"),
     FrameOutcome.NOT_GIVEN: ("dropped", "a model that it reads did not give it"),
+    FrameOutcome.TOO_SOON: TOO_SOON,
 }
 FLAGGED: tuple[OutcomeText, OutcomeText] = (
     ("done", "outputs not finite"),

@@ -5,8 +5,10 @@ wait in the channels of the models that want them. In each window the priority m
 timetable reserves for them, in this window or after it; the loop launches each at its instant, segment after segment,
 or one segment an instant where other models' frames come between them. Between two reserved
 instants it asks the service policy which background segment is to run, and launches that only if its planned quantile
-and the guard fit before the next instant. What fits nowhere waits: nothing is ever interrupted. Before every decision
-the loop reads its mailbox, in which other units leave frames that their stages are done with. When a frame ends, the
+and the guard fit before the next instant. What fits nowhere waits: nothing is ever interrupted. Events of sporadic
+models come at any time; they are served between the reserved instants, too, before all background models. Before every
+decision the loop reads its mailbox, in which other units leave frames that their stages are done with, and whoever
+brings events leaves these. When a frame ends, the
 next stage or the models that read the result are told first, then outputs are copied for their sinks, and only when
 there is time the outcome is logged. When nothing is left to do until the next instant, the loop hands outputs out,
 looks whether another timetable is due, and works out what the next window brings; shortly before the instant it goes
@@ -162,6 +164,7 @@ class Dispatcher:
         self._jobs = list(jobs)
         self._models = [index if job.model is None else job.model for index, job in enumerate(jobs)]
         self._background = [(index, job) for index, job in enumerate(jobs) if not job.priority]
+        self._sporadic = [(index, job) for index, job in enumerate(jobs) if job.events is not None]
         self._turns = {index: turn for turn, (index, _) in enumerate(self._background)}
         self._needed: list[int | None] = [None] * len(self._background)  # quantiles of what each would launch next
         self.switcher = switcher or TimetableSwitcher(Rung(grid, [share_of(jobs, guard_ns, reserved)]))
@@ -227,9 +230,10 @@ class Dispatcher:
 
     def at_work(self) -> bool:
         """Whether frames that were handed over still wait or are worked on."""
+        events = [(job.feed, [(index, job)]) for index, job in self._sporadic]
         return any(
             len(feed.frame_source) > 0 or any(self._has_work(job) for _, job in members)
-            for feed, members in self._feeds
+            for feed, members in [*self._feeds, *events]
             if feed.frame_source is not None
         )
 
@@ -271,6 +275,8 @@ class Dispatcher:
         """Make ready for a first release at ``start_ns``."""
         self.start_ns = self._next_release = self._upcoming = start_ns
         self.switcher.begin(start_ns)
+        for index, job in self._sporadic:
+            self._expect_event(index, job)
         before, self._stretch = self._stretch.rung, self.switcher.stretches[0]
         if self._stretch.rung is not before:
             self._enforce()
@@ -341,7 +347,8 @@ class Dispatcher:
             arrivals = job.clear()
             self._give_up(index, job, arrivals, -1)
             for frame, window in arrivals:
-                self.frames.add(self._models[index], frame, FrameOutcome.RUN_ENDED, window, self.release(window))
+                came_ns = self._came_ns(job, frame, window)
+                self.frames.add(self._models[index], frame, FrameOutcome.RUN_ENDED, window, came_ns)
             known = [source.length for source in job.sources.values() if source.length is not None]
             if known and min(known) < job.feed.delivered:  # a stream may turn out to be shorter than what was released
                 self.frames.forget(self._models[index], min(known))
@@ -441,7 +448,34 @@ class Dispatcher:
     def reject(self, index: int, arrivals: Iterable[Arrival], outcome: FrameOutcome) -> None:
         """Frames that came to a job's model are dropped."""
         for frame, window in arrivals:
-            self.frames.add(self._models[index], frame, outcome, window, self.release(window))
+            came_ns = self._came_ns(self._jobs[index], frame, window)
+            self.frames.add(self._models[index], frame, outcome, window, came_ns)
+
+    def _came_ns(self, job: Job, frame: int, window: int) -> int:
+        """When a frame came: with the release of its window, or, of a sporadic model, when its event did."""
+        return self.release(window) if job.events is None else job.events.came_ns[frame]
+
+    # Events -----------------------------------------------------------------------------------------------------------
+
+    def _expect_event(self, index: int, job: Job) -> None:
+        """Have the next event of a sporadic model come when it is due, where that is known."""
+        assert job.events is not None
+        after_ns = job.events.next_ns()
+        if after_ns is not None:
+            due = Message(self.start_ns + after_ns, index, len(job.events.came_ns), MessageKind.EVENT)
+            heapq.heappush(self._coming, due)
+
+    def _accept_event(self, index: int, job: Job, due_ns: int) -> None:
+        """An event of a sporadic model comes."""
+        assert job.events is not None
+        event, window = job.events.come(due_ns), self.windows - 1
+        if event is not None:
+            frame, came_ns, fits = event
+            if fits:
+                self.admit([(index, job)], Arrival(frame, window), came_ns)
+            else:
+                self.frames.add(self._models[index], frame, FrameOutcome.TOO_SOON, window, came_ns)
+        self._expect_event(index, job)
 
     # What other units tell --------------------------------------------------------------------------------------------
 
@@ -458,6 +492,10 @@ class Dispatcher:
         if message.kind == MessageKind.MIGRATED:
             assert isinstance(message.migrated, MigratedJob)
             self._accept_migrated(message.migrated, now)
+            return
+        if message.kind == MessageKind.EVENT:
+            if now < _NEVER:  # else the run ends: it did not come in time
+                self._accept_event(message.job, self._jobs[message.job], message.ready_ns)
             return
         index, job, agenda = message.job, self._jobs[message.job], self._agenda
         if message.kind == MessageKind.RESULT:
@@ -517,17 +555,28 @@ class Dispatcher:
     # A launch ---------------------------------------------------------------------------------------------------------
 
     def _serve(self, now: int, reserved: int) -> bool:
-        """Launch the background segment that is due and fits, if there is one, and what follows it."""
+        """Launch the segment that is due and fits, if there is one, and what follows it; those of events come first."""
+        latest = reserved - self._guard_ns
+        if self._sporadic and self._serve_event(now, latest):
+            return True
         if not self._background:
             return False
-        latest = reserved - self._guard_ns
         chosen = self._service.choose(self._needed, latest - now)
         if chosen is None:
             return False
         index, job = self._background[chosen]
-        self._launch(index, now, latest)
+        self._launch(index, now, 0 if self._sporadic else latest)  # else an event would wait for several segments
         self._needed[chosen] = job.next_ns
         return True
+
+    def _serve_event(self, now: int, latest: int) -> bool:
+        """Launch the next segment of the first sporadic model that has an event, and whose segment fits."""
+        for index, job in self._sporadic:
+            needed = job.next_ns
+            if needed is not None and needed <= latest - now:
+                self._launch(index, now)
+                return True
+        return False
 
     def _ask_background(self) -> None:
         """What each background job would launch next."""
@@ -665,7 +714,8 @@ class Dispatcher:
             index, arrivals, started_ns, finished_ns = self._completed.popleft()
             # Frames that are consumed together are as late as the newest of them.
             newest = arrivals[-1].window
-            parts, released_ns = self.stretch(newest).rung.shares[self._place].parts, self.release(newest)
+            parts = self.stretch(newest).rung.shares[self._place].parts
+            released_ns = self._came_ns(self._jobs[index], *arrivals[-1])
             deadline_ns = (parts[index] if index < len(parts) else self._jobs[index]).deadline_ns
             late = deadline_ns is not None and finished_ns - released_ns > deadline_ns
             outcome = FrameOutcome.LATE if late else FrameOutcome.DONE

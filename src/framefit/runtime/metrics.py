@@ -27,7 +27,7 @@ from framefit.core.run_record import (
 from framefit.core.timetable import PlannedModel, Timetable, Window
 from framefit.runtime.log import FLAGGED, OUTCOME_WORDS, FaultCause, FrameLog, FrameOutcome, LaunchLog
 from framefit.runtime.loop import Dispatcher
-from framefit.runtime.misses import misses
+from framefit.runtime.misses import NO_EVENT_MISSED, misses
 from framefit.runtime.recorded import RecordedRun
 from framefit.runtime.units import UnitGroup
 from framefit.stats import wilson
@@ -92,7 +92,11 @@ def model_metrics(
     finished = rows[np.isin(rows[:, FrameLog.OUTCOME], (FrameOutcome.DONE, FrameOutcome.LATE))]
     late = int((rows[:, FrameLog.OUTCOME] == FrameOutcome.LATE).sum())
     unfinished = len(rows) - len(finished)
-    missed = late + unfinished if planned.role == "priority" else late
+    missed = late
+    if planned.role == "sporadic":
+        missed += unfinished - int(np.isin(rows[:, FrameLog.OUTCOME], NO_EVENT_MISSED).sum())
+    elif planned.role == "priority":
+        missed += unfinished
     seconds = windows / rate_hz
     # Of frames that are consumed together, the newest one's times are the result's.
     newest = np.ones(len(finished), bool)
@@ -198,7 +202,7 @@ def residual_use(timetable: Timetable, run: Dispatcher | UnitGroup | RecordedRun
     numbers = {model.name: number for number, model in enumerate(timetable.models)}
     counts = [len(model.segments) for model in launched.models]
     model_of = np.repeat([numbers[model.name] for model in launched.models], counts)
-    priority = np.repeat([model.role == "priority" for model in launched.models], counts)
+    priority = np.repeat([model.role != "background" for model in launched.models], counts)
     program = rows[:, LaunchLog.PROGRAM]
     lasted = rows[:, LaunchLog.FINISHED] - rows[:, LaunchLog.STARTED]
     spent = rows[:, LaunchLog.CPU] if timetable.preemptive else lasted
@@ -232,7 +236,7 @@ def served_frames(timetable: Timetable, run: Dispatcher | UnitGroup | RecordedRu
 
 
 def priority_ns(timetable: Timetable, run: Dispatcher | UnitGroup | RecordedRun, unit: str | None = None) -> float:
-    """Return the time of a window that went to priority models: medians (or means, where less) of their launches.
+    """Return the time of a window that background models did not get: medians of launches, or means where less.
 
     Args:
         timetable: the plan.
@@ -245,7 +249,7 @@ def priority_ns(timetable: Timetable, run: Dispatcher | UnitGroup | RecordedRun,
     for model in timetable.models:
         for segment in model.segments:
             mine = lasted[rows[:, LaunchLog.PROGRAM] == program]
-            if model.role == "priority" and unit in (None, segment.unit) and len(mine):
+            if model.role != "background" and unit in (None, segment.unit) and len(mine):
                 total += min(float(np.median(mine)) * len(mine), float(mine.sum()))
             program += 1
     return total / max(run.windows, 1)
@@ -467,7 +471,7 @@ def frame_times(
     program: Program | None = None,
     launches: Launches | None = None,
 ) -> dict[str, FrameTimes]:
-    """Compute when the frames of each priority model were begun and ready, from a run's files.
+    """Compute when the frames of priority and sporadic models were begun and ready, from a run's files.
 
     Launches and releases count from different instants, a constant apart: that of the median starts, which are known.
 
@@ -479,7 +483,7 @@ def frame_times(
     """
     times = {}
     for model in models:
-        if model.role == "priority" and model.name in frames.models:
+        if model.role != "background" and model.name in frames.models:
             of_model = frames.model == frames.models.index(model.name)
             done = of_model & (frames.finished_ns >= 0)
             start_ns = np.zeros(0, np.int64)

@@ -19,6 +19,8 @@ from framefit.runtime.log import FAULTY, FrameLog, FrameOutcome, LaunchLog, in_w
 from framefit.runtime.recovery import Migration
 
 _Rows = npt.NDArray[np.int64]
+NO_EVENT_MISSED = (FrameOutcome.TOO_SOON, FrameOutcome.RUN_ENDED)
+"""What may become of an event of a sporadic model without being a miss."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def failed_launches(
     failed = rows[rows[:, LaunchLog.FINISHED] < 0].tolist()
     if not failed:
         return []
-    priority = np.asarray([model.role == "priority" for model in timetable.models], bool)
+    priority = np.asarray([model.role != "background" for model in timetable.models], bool)
     owner, model_of = _owners(timetable)
     labels = [f"{model.name}[{segment.index}]" for model in timetable.models for segment in model.segments]
     units = timetable.program_units
@@ -220,6 +222,8 @@ def misses(
     rows = frames.rows()
     roles = np.asarray([model.role == "background" for model in timetable.models], bool)
     in_time = np.isin(rows[:, FrameLog.OUTCOME], (FrameOutcome.DONE, FrameOutcome.SKIPPED))
+    sporadic = np.asarray([model.role == "sporadic" for model in timetable.models], bool)[rows[:, FrameLog.MODEL]]
+    in_time |= sporadic & np.isin(rows[:, FrameLog.OUTCOME], NO_EVENT_MISSED)
     missed = rows[~in_time & ~roles[rows[:, FrameLog.MODEL]]].tolist()  # the only frames that are looked at one by one
     if not missed:
         return []

@@ -62,8 +62,8 @@ class PreemptiveDispatcher(Dispatcher):
         if self._failure is not None:
             raise self._failure
 
-    def _serve(self, now: int, reserved: int) -> bool:  # noqa: ARG002 - the other thread serves
-        return False
+    def _serve(self, now: int, reserved: int) -> bool:
+        return self._serve_event(now, reserved)  # the other thread serves background models
 
     def _relieve(self) -> None:
         """Outputs are handed out by one thread only."""

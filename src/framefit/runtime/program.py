@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.model import TensorInfo
-from framefit.core.run_record import FrameTable, OutcomeText
+from framefit.core.run_record import TOO_SOON, FrameTable, OutcomeText
 from framefit.core.workload import WhenFull
 from framefit.devices.device import Array
 from framefit.errors import FramefitError, InputError
@@ -203,6 +203,11 @@ class SubmissionQueue:
         """Whether nothing will come any more."""
         return self._closed is not None and not self._waiting
 
+    @property
+    def open_ns(self) -> int:
+        """How long it is until a frame may come, for the sake of the one before."""
+        return 0
+
     def put(
         self,
         forms: Mapping[str, _Forms],
@@ -229,10 +234,13 @@ class SubmissionQueue:
             number, self.count = self.count, self.count + 1
             if announce is not None:
                 announce(number)
-            dropped = self._waiting.put(_Submitted(number, self._now_ns(), forms))
-            if dropped is not None:
-                self._dropped.add(dropped.number, dropped.submitted_ns)
+            self._add(_Submitted(number, self._now_ns(), forms))
             return number
+
+    def _add(self, frame: _Submitted) -> None:
+        dropped = self._waiting.put(frame)
+        if dropped is not None:
+            self._dropped.add(dropped.number, dropped.submitted_ns)
 
     def take(self) -> bool:
         """Let the next frame come, if one waits."""
@@ -313,13 +321,80 @@ class SubmissionQueue:
             if not self.full:
                 return
             rest = _POLL_S if until is None else min(_POLL_S, until - time.monotonic())
+            rest = min(rest, self.open_ns / 1e9 or rest)
             if rest <= 0:
                 raise TimeUpError(
-                    f"{self.depth} frames wait already, and no window took one in {timeout_s:g} s",
+                    f"the next event may come in {self.open_ns / 1e9:.3g} s"
+                    if self.open_ns
+                    else f"{self.depth} frames wait already, and no window took one in {timeout_s:g} s",
                     where=f"stream {next(iter(self.streams))!r}",
                     remedy="submit less often, wait longer, or let frames be dropped (when_full)",
                 )
             self._room.wait(rest)
+
+
+class EventQueue(SubmissionQueue):
+    """Where events of a sporadic model wait until their unit looks, which is woken at once.
+
+    An event that comes sooner than the least distance after the last one that was taken is dropped. Where the stream's
+    ``when_full`` is "block", whoever submits it waits until it may come instead.
+
+    Args:
+        streams: their events are submitted together.
+        depth: how many may wait.
+        when_full: see above; else which goes when another comes.
+        now_ns: the run's clock.
+        distance_ns: between two events, at least.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[PushedStream],
+        depth: int,
+        when_full: WhenFull,
+        now_ns: Callable[[], int],
+        distance_ns: int,
+    ) -> None:
+        super().__init__(streams, depth, when_full, now_ns)
+        self.wake_unit: Callable[[int, int], None] = _nobody
+        self._distance_ns = distance_ns
+        self._last_ns: int | None = None
+        self._too_soon = _Ledger()
+
+    @property
+    def open_ns(self) -> int:
+        """How long it is until the next event may come."""
+        return 0 if self._last_ns is None else max(self._last_ns + self._distance_ns - self._now_ns(), 0)
+
+    @property
+    def full(self) -> bool:
+        """Whether another event has to wait outside."""
+        return super().full or (self.when_full == "block" and self.open_ns > 0)
+
+    def dropped(self, number: int) -> str | None:
+        """Why an event was never taken; ``None``: it was, or still may be."""
+        if _place(self._too_soon.numbers, number) is not None:
+            return TOO_SOON[1]
+        return super().dropped(number)
+
+    @property
+    def never_taken(self) -> list[tuple[str, Integers, Integers]]:
+        """Events that were not taken: why, their numbers, and when they were submitted."""
+        soon = self._too_soon
+        own = [(TOO_SOON[1], _copied(soon.numbers), _copied(soon.submitted_ns))] if len(soon.numbers) else []
+        return [*super().never_taken, *own]
+
+    def _add(self, frame: _Submitted) -> None:
+        if self._last_ns is not None and frame.submitted_ns - self._last_ns < self._distance_ns:
+            self._too_soon.add(frame.number, frame.submitted_ns)
+            return
+        self._last_ns = frame.submitted_ns
+        super()._add(frame)
+        self.wake_unit(frame.number, frame.submitted_ns)
+
+
+def _nobody(number: int, time_ns: int) -> None:
+    """There is no unit before the run."""
 
 
 @dataclass(frozen=True)
@@ -494,7 +569,8 @@ class ResultPublisher:
 
     def frame_finished(self, arrivals: Sequence[Arrival], started_ns: int, finished_ns: int, results: Results) -> None:
         """A frame is done; hand its outputs to everybody who asked for them."""
-        released = self._release(arrivals[-1].window)
+        events = self._job.entry.events
+        released = self._release(arrivals[-1].window) if events is None else events.came_ns[arrivals[-1].frame]
         deadline = self._job.deadline_ns
         late = deadline is not None and finished_ns - released > deadline
         for arrival in arrivals:

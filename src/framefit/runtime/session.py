@@ -41,13 +41,15 @@ from framefit.execution.execution import Execution, Launchable, TimedExecution
 from framefit.execution.prepare import Preparation, one_frame
 from framefit.execution.streams import FunctionStream, ResumedStream, Stream, open_stream
 from framefit.execution.wiring import WiredModel
-from framefit.runtime.channel import FrameChannel
+from framefit.runtime.channel import FrameChannel, Mailbox, Message, MessageKind
+from framefit.runtime.events import Events, replayed_ns
 from framefit.runtime.injection import StreamFaults
 from framefit.runtime.job import Job, ReadModel, connect_reader, model_jobs
 from framefit.runtime.log import FaultCause, FrameOutcomes
 from framefit.runtime.loop import LEAD_NS, steady
 from framefit.runtime.metrics import frame_records, run_metrics, stream_metrics
 from framefit.runtime.program import (
+    EventQueue,
     NumberedSink,
     PushedStream,
     Reader,
@@ -117,15 +119,17 @@ class Sources:
             for index, entry in enumerate(streams_of(opened.workload))
             if frames
         }
+        self._seeds = {entry.name: seed + index for index, entry in enumerate(streams_of(opened.workload))}
         waiting = {wired.in_step: wired.waits for wired in self._models.values()}
         frame_sources: dict[frozenset[str], FrameSource | None] = {
             step: self._submission_queue([streams[name] for name in sorted(step) if name in streams])
             for step in waiting
         }
+        events = opened.workload.event_streams
         if faults is not None:
             streams = faults.in_streams(streams)
             for step, waits in waiting.items():
-                disturbed = faults.frame_source(step, waits=waits)
+                disturbed = None if step & events.keys() else faults.frame_source(step, waits=waits)
                 frame_sources[step] = frame_sources[step] if disturbed is None else disturbed
         self.streams = streams
         self._steps = {step: Feed(waits, step, frame_sources[step]) for step, waits in waiting.items()}
@@ -134,6 +138,20 @@ class Sources:
     def feed(self, wired: WiredModel) -> Feed:
         """What brings a model's frames; of one that reads others: nothing does."""
         return self._steps[wired.in_step]
+
+    def events(self, wired: WiredModel) -> Events | None:
+        """What brings the events of a sporadic model; ``None``: it is none."""
+        distance_ms = wired.entry.min_distance_ms
+        if distance_ms is None:
+            return None
+        distance_ns, feed = round(distance_ms * 1e6), self.feed(wired)
+        if isinstance(feed.frame_source, SubmissionQueue):
+            return Events(feed, distance_ns, submitted=feed.frame_source)
+        entries = {entry.name: entry for entry in streams_of(self._opened.workload)}
+        name = min(wired.in_step)
+        lengths = [self.streams[name].length for name in wired.in_step if name in self.streams]
+        length = min((length for length in lengths if length is not None), default=None)
+        return Events(feed, distance_ns, replayed_ns(entries[name], distance_ns, self._seeds[name], length))
 
     def stream(self, wired: WiredModel) -> str:
         """The stream that a model's frames are counted by; "-": none."""
@@ -153,6 +171,7 @@ class Sources:
     def lengths(self) -> list[int]:
         """Of streams that end a run when they end, because nothing of them can be left; where they are known."""
         waiting = {name for name, feed in self.feeds.items() if feed.waits or feed.frame_source is not None}
+        waiting |= self._opened.workload.event_streams.keys()
         return [s.length for name, s in self.streams.items() if s.length is not None and name not in waiting]
 
     def counts(self, windows: int) -> dict[str, StreamCount]:
@@ -191,12 +210,13 @@ class Sources:
             entry for entry in streams_of(self._opened.workload) if entry.name in {stream.name for stream in pushed}
         ]
         rules = {entry.when_full for entry in entries}
-        return SubmissionQueue(
-            pushed,
-            min(entry.queue or DEFAULT_QUEUE for entry in entries),
-            next(rule for rule in STRICTEST if rule in rules),
-            self._opened.device.clock.now_ns,
-        )
+        depth = min(entry.queue or DEFAULT_QUEUE for entry in entries)
+        rule = next(rule for rule in STRICTEST if rule in rules)
+        now_ns = self._opened.device.clock.now_ns
+        sporadic = self._opened.workload.event_streams.get(pushed[0].name)
+        if sporadic is not None and sporadic.min_distance_ms is not None:
+            return EventQueue(pushed, depth, rule, now_ns, round(sporadic.min_distance_ms * 1e6))
+        return SubmissionQueue(pushed, depth, rule, now_ns)
 
 
 def _resumed(stream: Stream, before: StreamCount | None) -> Stream:
@@ -481,6 +501,7 @@ class Session:
             outcomes=outcomes,
             journal=self.journal,
         )
+        self._connect_events()
         self.publishers: dict[str, ResultPublisher] = {}
         if outcomes is not None:
             for model in opened.models:
@@ -510,6 +531,7 @@ class Session:
             every=entry.every,
             model=number,
             on_error=entry.on_error or ("skip" if model.priority else "retry"),
+            events=self.sources.events(wired),
         )
         if frames and whole.feed.frame_source is None and not wired.after:
             whole.read(0)  # a frame that does not fit is found now, not in the loop
@@ -530,6 +552,14 @@ class Session:
             ]
             if given:
                 connect_reader(jobs[0], given)
+
+    def _connect_events(self) -> None:
+        """Have events that a program submits wake the units that serve them."""
+        for model, (job, *_) in zip(self.opened.models, self.jobs, strict=True):
+            queue = None if job.events is None else job.feed.frame_source
+            if isinstance(queue, EventQueue):
+                dispatcher = self.group.dispatchers[model.planned.segments[0].unit]
+                queue.wake_unit = functools.partial(_send_event, dispatcher.mailbox, list(dispatcher.jobs).index(job))
 
     def _oldest(self, name: str) -> PlannedModel:
         """A model's part in that timetable in which its results may be oldest."""
@@ -1029,6 +1059,10 @@ class MeasuredRun:
             self.session.close()
         except FramefitError as error:
             self.failure = self.failure or error
+
+
+def _send_event(mailbox: Mailbox, job: int, number: int, time_ns: int) -> None:
+    mailbox.send(Message(time_ns, job, number, MessageKind.EVENT))
 
 
 def _launches(executions: Iterable[Execution]) -> list[Launch]:

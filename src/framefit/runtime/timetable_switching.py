@@ -245,14 +245,16 @@ class TimetableSwitching:
 
 
 def deadline_ns(model: CompiledModel, grid: Grid) -> int | None:
-    """After a frame's release: as given, else of a priority model the next release of its stream.
+    """After a frame's release: as given, else when the next event of a sporadic model may come, or of a priority model
+    the next release of its stream.
 
     Args:
         model: as planned.
         grid: that has its stream.
     """
-    if model.wired.entry.deadline_ms is not None:
-        return round(model.wired.entry.deadline_ms * 1e6)
+    entry = model.wired.entry
+    if (within_ms := entry.deadline_ms or entry.min_distance_ms) is not None:
+        return round(within_ms * 1e6)
     return grid.period_ns(min(model.wired.in_step, default="")) if model.priority else None
 
 

@@ -172,9 +172,10 @@ class UnitGroup:
     def _wakeup(self, part: int, units: int, assignment: UnitAssignment) -> WakeupEvent | None:
         """What wakes a unit up; ``None``: its only thread sends all messages to itself."""
         clock = self._clock
-        if units > 1 and isinstance(clock, VirtualClock):
-            return VirtualWakeup(clock, part)
-        if units > 1 or (self._readers and assignment.preemptive):  # there the one thread is woken up by the other
+        submitted = any(job.events is not None and job.events.submitted is not None for job in assignment.jobs)
+        if isinstance(clock, VirtualClock):
+            return VirtualWakeup(clock, part) if units > 1 or submitted else None
+        if units > 1 or submitted or (self._readers and assignment.preemptive):  # there another thread wakes it up
             assert isinstance(clock, RealClock)
             return ThreadWakeup(clock)
         return None

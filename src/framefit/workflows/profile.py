@@ -69,7 +69,7 @@ def _write_profile_folder(folder: Path, result: ProfileResult, *, force: bool = 
     seen, releases, priority = happened(result), None, []
     if seen.windows is not None and timetable is not None:
         releases = seen.windows.releases_ns
-        priority = [model.name for model in timetable.models if model.role == "priority"]
+        priority = [model.name for model in timetable.models if model.role != "background"]
     with write_whole_folder(folder, _MARK, "a profile", force=force, claimed=claimed) as part:
         write_record(part / _MARK, result.profile)
         write_events(part / "events.csv", log, program)

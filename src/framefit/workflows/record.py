@@ -37,6 +37,7 @@ from framefit.errors import FramefitError, InputError, RecordingError
 from framefit.execution.compiled import OpenTimetable
 from framefit.execution.wiring import check_sinks
 from framefit.planning.bounds import Launched, fluid_bounds, packing_bounds
+from framefit.planning.check import check_events
 from framefit.planning.plan import Plan
 from framefit.profiling.pairing import pair_events, run_windows
 from framefit.profiling.profile import ProfileInput, profile_trace
@@ -66,6 +67,7 @@ __all__ = ["RunResult"]
 
 logger = logging.getLogger(__name__)
 _MOST_SHOWN = 100_000  # launches in trace.pftrace and run.svg: some 20 MB
+_MOST_WRONG = 5  # events that a warning names
 _MARK, _WHAT = "run.json", "a run folder"
 
 
@@ -341,7 +343,7 @@ def write_folder(result: RunResult, info: RunInfo) -> None:
 def _write_pictures(folder: Path) -> None:
     """Write ``trace.pftrace`` and ``run.svg`` into a run folder, from its records: of a long run its last windows."""
     timetable, view = read_record(folder / "timetable.json", Timetable), HostView.read(folder)
-    priority = [model.name for model in timetable.models if model.role == "priority"]
+    priority = [model.name for model in timetable.models if model.role != "background"]
     pattern = max(len(timetable.windows), 1)
     first = _first_shown(view.launches, pattern)
     seen, launches, releases = view.part(first)
@@ -411,8 +413,23 @@ def result_of(run: MeasuredRun, folder: Path, *, interrupted: bool) -> RunResult
         program=program,
         view=HostView.of(program, opened.timetable, record.launches, record.metrics),
         interrupted=interrupted,
-        warnings=(*opened.timetable.reasons, *_left_out(record.launches), *record.notes),
+        warnings=(
+            *opened.timetable.reasons,
+            *_left_out(record.launches),
+            *record.notes,
+            *_broken_bounds(opened.timetable, record.frames),
+        ),
     )
+
+
+def _broken_bounds(timetable: Timetable, frames: FrameTable) -> list[str]:
+    """What the check of events finds: where several timetables were in force, by the longest bound of all."""
+    longest: dict[str, int] = {}
+    for each in timetable.timetables:
+        longest |= {name: max(ns, longest.get(name, 0)) for name, ns in each.waits_ns.items()}
+    wrong = check_events(msgspec.structs.replace(timetable, waits_ns=longest), frames)
+    more = [f"and {len(wrong) - _MOST_WRONG:,} more events"] if len(wrong) > _MOST_WRONG else []
+    return wrong[:_MOST_WRONG] + more
 
 
 def saved(

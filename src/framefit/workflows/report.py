@@ -94,7 +94,7 @@ def run_content(result: RunResult) -> RunContent:
         result.view.program,
         launches,
         releases,
-        [model.name for model in result.metrics.models if model.role == "priority"],
+        [model.name for model in result.metrics.models if model.role != "background"],
         reserved_ns=result.timetable.first_reserved_ns,
         overhang_ns=result.timetable.overhang_ns,
         windows=_SHOWN_WINDOWS,
@@ -157,7 +157,7 @@ def _run(folder: Path) -> RunContent:
             found = profile_trace(source)
             seen, profile = happened(found), found.profile
             if seen.windows is not None:
-                priority = [model.name for model in metrics.models if model.role == "priority"]
+                priority = [model.name for model in metrics.models if model.role != "background"]
                 use = window_use(seen.log, seen.program, seen.windows.releases_ns, priority)
         except InputError as error:
             notes.append(f"there is no timeline: {error.what}")

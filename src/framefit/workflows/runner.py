@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +25,15 @@ from framefit.devices.device import is_simulated
 from framefit.devices.host import format_cores, reserved_cores
 from framefit.errors import FramefitError, InputError
 from framefit.planning.plan import Plan
-from framefit.runtime.program import FrameFate, Output, PushedStream, Request, SubmissionQueue, Subscription
+from framefit.runtime.program import (
+    EventQueue,
+    FrameFate,
+    Output,
+    PushedStream,
+    Request,
+    SubmissionQueue,
+    Subscription,
+)
 from framefit.runtime.session import MOST_SECONDS, MeasuredRun, Session
 from framefit.workflows.plan import names_plan, plan, read_plan, ready, retimed
 from framefit.workflows.record import (
@@ -121,6 +130,8 @@ class RunThread:
             if isinstance(self.clock, SteppedClock):
                 self.clock.wait_held()
                 self.clock.pass_until(self.session.group.start_ns - 1)
+            elif any(isinstance(submissions, EventQueue) for submissions in self.session.submission_queues):
+                self._wait_for_release()  # bounds on waits hold from then on
             if self.failure is not None:
                 raise self.failure
         except BaseException:
@@ -128,6 +139,12 @@ class RunThread:
             with contextlib.suppress(FramefitError):
                 self.session.close()
             raise
+
+    def _wait_for_release(self) -> None:
+        """Return when the first window begins, or the run has failed."""
+        group = self.session.group
+        while not self._ended.is_set() and not 0 < group.start_ns <= self.clock.now_ns():
+            time.sleep(_POLL_S)
 
     def end(self, *, drain: bool) -> None:
         """Bring it to its end.
@@ -183,6 +200,13 @@ class RunThread:
     def until_ns(self, timeout_s: float | None) -> int | None:
         """When a wait from now on is over, on the run's clock; ``None``: never."""
         return None if timeout_s is None else self.clock.now_ns() + round(timeout_s * 1e9)
+
+    def sooner_ns(self, until_ns: int | None, rest_ns: int) -> int | None:
+        """Until then, or until a time has passed (0: none), whichever comes first."""
+        if not rest_ns:
+            return until_ns
+        after_ns = self.clock.now_ns() + rest_ns
+        return after_ns if until_ns is None else min(after_ns, until_ns)
 
     def pause(self, until_ns: int | None) -> bool:
         """Let some time pass; false where none is left, or nothing more will come."""
@@ -415,7 +439,10 @@ class Runner:
         timeout: float | None = None,
         copy: bool = True,
     ) -> int:
-        """Hand a frame over; the next window that is free takes it.
+        """Hand a frame over; the next window that is free takes it. An event of a sporadic model waits for no window.
+
+        An event that comes sooner than ``min_distance_ms`` after the one before is dropped, which :meth:`fate` and
+        ``frames.csv`` say; where the stream's ``when_full`` is "block" this call waits until it may come.
 
         Args:
             frame: an array as the stream's frames are; for streams that one model reads together a
@@ -503,6 +530,8 @@ class Runner:
             InputError: no such stream, or rates that hardly ever meet.
             InfeasibleError: the models do not fit at that rate; it stays as it is.
         """
+        if stream in self._plan.workload.event_streams:
+            raise InputError(f"stream {stream!r} brings events: it has no rate", remedy="name another stream")
         names = self._plan.workload.stream_names
         if stream not in names:
             raise InputError(
@@ -643,6 +672,16 @@ class Runner:
                 workload=workload,
             )
         described = is_simulated(planned.device)
+        if (
+            self._virtual
+            and len(planned.timetable.units) > 1
+            and self._submitted(workload) & workload.event_streams.keys()
+        ):
+            raise InputError(
+                "events in virtual time need a plan on one unit: a program's thread wakes no other one there",
+                where=path,
+                remedy="name one unit for all models, or simulate with times_ms",
+            )
         if self._virtual and not described:
             raise InputError(
                 f"target {planned.device.target.name!r} is this machine: its time is real",
@@ -686,10 +725,11 @@ class Runner:
             return submissions.put(forms, timeout_s=timeout, announce=announce)
         with run_thread.alone():
             until_ns = run_thread.until_ns(timeout)
-            while submissions.full and run_thread.pause(until_ns):
+            while submissions.full and run_thread.pause(run_thread.sooner_ns(until_ns, submissions.open_ns)):
                 pass
             number = submissions.put(forms, timeout_s=0, announce=announce)
-            if all(len(one) for one in run_thread.session.submission_queues):
+            queues = [one for one in run_thread.session.submission_queues if not isinstance(one, EventQueue)]
+            if submissions in queues and all(len(one) for one in queues):
                 run_thread.step(1)
         return number
 

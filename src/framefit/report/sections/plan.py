@@ -110,6 +110,8 @@ def sentences(schedule: ModelSchedule, timetable: Timetable, workload: Workload)
     labelled = [("level", _level_sentence(model, workload))]
     if model.role == "priority":
         return [*labelled, *_reserved(schedule, timetable, takes), *_rate_sentence(schedule, timetable)]
+    if model.role == "sporadic":
+        return [*labelled, *_sporadic(schedule, timetable, takes)]
     text = f"takes {takes}. {_residual_sentence(schedule, timetable)}".rstrip()
     labelled += [
         ("duration", text),
@@ -122,7 +124,29 @@ def sentences(schedule: ModelSchedule, timetable: Timetable, workload: Workload)
     return [*labelled, *_rate_sentence(schedule, timetable)]
 
 
+def _sporadic(schedule: ModelSchedule, timetable: Timetable, takes: str) -> Iterator[tuple[str, str]]:
+    """A sporadic model's events, and how long one may wait."""
+    model, wait_ns = schedule.model, timetable.waits_ns.get(schedule.model.name)
+    pieces = f" in {len(model.segments)} segments" if len(model.segments) > 1 else ""
+    yield "duration", f"takes {takes}{pieces} on {model.segments[0].unit}."
+    apart = format_duration(model.min_distance_ns)
+    yield "events", f"come at any time, {apart} apart at least; one that comes sooner after the one before is dropped."
+    if wait_ns is None:
+        yield "wait", "no bound, since the plan does not hold."
+        return
+    deadline = f"{format_duration(schedule.deadline_ns - wait_ns)} before its deadline"
+    yield (
+        "wait",
+        (
+            f"at most {format_duration(wait_ns)} from an event to its result, {deadline} of "
+            f"{format_duration(schedule.deadline_ns)}: whenever it comes, and whatever runs at that time."
+        ),
+    )
+
+
 def _level_sentence(model: PlannedModel, workload: Workload) -> str:
+    if model.role == "sporadic":
+        return f"{model.level} of 10; it is a sporadic model: its events are served before all background models."
     schedule = workload.schedule
     if schedule.num_priority is not None:
         rule = f"num_priority = {schedule.num_priority}: that many models of the highest levels come first"
@@ -201,6 +225,8 @@ def _cut_sentence(schedule: ModelSchedule, timetable: Timetable, workload: Workl
         reason = "it is too long to run in one go"
     elif schedule.entry.always_split:
         reason = "always_split asks for it; it would fit whole"
+    elif timetable.waits_ns and not timetable.preemptive:
+        reason = f"events of {' and '.join(timetable.waits_ns)} may come meanwhile; it would fit whole"
     else:
         reason = "shorter segments fill residuals better; it would fit whole"
     whole = next(filter(_tells_cut, model.reasons), "").partition(" whole: ")[0]
@@ -355,6 +381,8 @@ def _quantities(content: PlanContent) -> Iterator[Quantity]:
         most = max(timetable.memory_bytes, key=lambda unit: timetable.memory_bytes[unit])
         number = timetable.memory_bytes[most]
         yield Quantity("Memory", number, format_bytes(number), f"tensors on {most}", "less", card=True)
+    for name, wait_ns in timetable.waits_ns.items():
+        yield _time(f"{name}: wait", wait_ns, "bound, from an event to its result", "less")
     for model in timetable.models:
         yield Quantity(f"{model.name}: duration", model.duration_ns, format_duration(model.duration_ns), "", "less")
         yield Quantity(f"{model.name}: segments", len(model.segments), str(len(model.segments)))
@@ -417,12 +445,13 @@ def _models(content: PlanContent) -> Section:
     seconds = sum(window.length_ns for window in timetable.windows) / 1e9
     schedules = () if explanation is None else explanation.schedules
     results = {schedule.model.name: len(schedule.paths) for schedule in schedules}
-    rows = []
+    rows: list[list[Cell | str]] = []
     for model in timetable.models:
+        wait_ns = timetable.waits_ns.get(model.name)
         cut = len(model.segments) > 1
         difference = format_difference(model.max_relative_difference) if cut and timetable.feasible else "-"
         rows.append(
-            (
+            [
                 Cell(model.name, tone=model.role),
                 model.role,
                 count(model.level),
@@ -430,16 +459,19 @@ def _models(content: PlanContent) -> Section:
                 count(len(model.segments)),
                 rate(results[model.name] / seconds) if seconds and results.get(model.name) else NONE,
                 _age_bound(model.result_age_windows),
+                *([NONE if wait_ns is None else duration(wait_ns)] if timetable.waits_ns else []),
                 ratio(model.segmentation_overhead_ratio) if cut else NONE,
                 difference,
-            )
+            ]
         )
-    figures = ("level", "duration", "segments", "results", "age", "overhead", "difference")
+    waits = ("wait",) if timetable.waits_ns else ()
+    figures = ("level", "duration", "segments", "results", "age", *waits, "overhead", "difference")
+    note = "Age: the bound, in windows after the release. Overhead, difference: of cutting."
     return Section(
         "Models",
         columns(("model", "role"), figures, page=("level", "results")),
         rows,
-        "Age: the bound, in windows after the release. Overhead, difference: of cutting.",
+        f"{note} Wait: the bound, from an event to its result." if waits else note,
     )
 
 

@@ -87,8 +87,8 @@ class RunContent:
 
     @property
     def priority(self) -> list[ModelMetrics]:
-        """Figures of the priority models."""
-        return [model for model in self.metrics.models if model.role == "priority"]
+        """Figures of the models that have deadlines: priority models, and sporadic ones."""
+        return [model for model in self.metrics.models if model.role != "background"]
 
     @property
     def background(self) -> list[ModelMetrics]:
@@ -446,7 +446,7 @@ def _frames(metrics: Metrics) -> Section:
     faulty = any(model.faults or model.degraded for model in metrics.models)
     rows = []
     for model in metrics.models:
-        late = model.role == "priority" and model.missed
+        late = model.role != "background" and model.missed
         cells: list[Cell | str] = [
             Cell(model.name, tone=model.role),
             model.role,
