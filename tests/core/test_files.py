@@ -275,7 +275,7 @@ def test_of_two_writers_the_first_one_stays_and_the_other_is_kept(tmp_path: Path
     with contextlib.ExitStack() as stack:
         first, second = (begin(stack, tmp_path / "out", text) for text in ("first", "second"))
         first.close()
-        with pytest.raises(InputError, match="somebody else has written it meanwhile") as found:
+        with pytest.raises(InputError, match="another process has written it meanwhile") as found:
             second.close()
     assert str(tmp_path / "out-1") in found.value.remedy
     kept = {f"out-1/{name}": "second" for name in ("mark", "end")}

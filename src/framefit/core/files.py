@@ -285,12 +285,12 @@ _cleared: set[Path] = set()
 
 @functools.cache
 def _host() -> str:
-    """What tells this machine from others that write to the same place."""
+    """Name that distinguishes this machine from others that write to the same place."""
     return hashlib.blake2s(platform.node().encode(), digest_size=4).hexdigest()
 
 
 def _beside(place: Path, kind: Literal["part", "old"]) -> Path:
-    """A name that nobody else has, in this process or another one, for what is not complete, or was replaced."""
+    """A unique name, in this process and all others, for a file that is incomplete, or was replaced."""
     return place.with_name(f".{place.name}.{_host()}-{os.getpid()}-{secrets.token_hex(8)}.{kind}")
 
 
@@ -300,15 +300,15 @@ def process_lives(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # it is somebody else's
+    except OSError:  # it belongs to another user
         return True
     return True
 
 
 def _clear_leftovers(folder: Path) -> None:
-    """Remove what processes that were killed have left in a folder; once a process, for it means to list the folder.
+    """Remove leftovers of killed processes from a folder; once for each process, since the folder has to be listed.
 
-    What such a process was about to replace gets its place back.
+    A folder that such a process was about to replace is restored.
     """
     if folder in _cleared:
         return
@@ -317,7 +317,7 @@ def _clear_leftovers(folder: Path) -> None:
         match = _LEFTOVER.fullmatch(entry.name)
         if match is None or match["host"] != _host() or process_lives(int(match["pid"])):
             continue
-        with contextlib.suppress(OSError):  # somebody else clears, too
+        with contextlib.suppress(OSError):  # another process clears, too
             if match["kind"] == "old" and not entry.with_name(match["name"]).exists():
                 entry.rename(entry.with_name(match["name"]))
             elif entry.is_dir():
@@ -327,16 +327,16 @@ def _clear_leftovers(folder: Path) -> None:
 
 
 def check_folder(folder: Path, mark: str, what: str, *, force: bool) -> None:
-    """Whether a folder may be written there: nothing else of the user's is ever replaced.
+    """Check that a folder may be written there: no other files of the user are ever replaced.
 
     Args:
-        folder: its place.
+        folder: path of the folder.
         mark: name of a file that only such folders have.
-        what: how messages call it, such as "a run folder".
-        force: replace one of its kind, or an empty folder.
+        what: its kind in messages, such as "a run folder".
+        force: whether to replace one of its kind, or an empty folder.
 
     Raises:
-        InputError: something is there, without ``force`` or of another kind.
+        InputError: the path exists, without ``force`` or as another kind.
     """
     if not folder.exists():
         return
@@ -352,12 +352,12 @@ def check_folder(folder: Path, mark: str, what: str, *, force: bool) -> None:
 
 @contextlib.contextmanager
 def claimed_folder(stem: Path) -> Iterator[Path]:
-    """``STEM-N``, the first N that is free: an empty folder, so that whoever else asks gets another number.
+    """Make ``STEM-N`` with the first free N: an empty folder, so that other callers get other numbers.
 
     If it is still empty at the end, it is removed; see ``claimed`` of :func:`write_whole_folder`.
 
     Raises:
-        InputError: no folder can be made there.
+        InputError: the folder cannot be made.
     """
     folder = claim_number(stem)
     try:
@@ -368,10 +368,10 @@ def claimed_folder(stem: Path) -> Iterator[Path]:
 
 
 def claim_number(stem: Path) -> Path:
-    """Make ``STEM-N``, the first N that is free.
+    """Make ``STEM-N`` with the first free N.
 
     Raises:
-        InputError: no folder can be made there.
+        InputError: the folder cannot be made.
     """
     for number in itertools.count(1):
         folder = stem.with_name(f"{stem.name}-{number}")
@@ -379,7 +379,7 @@ def claim_number(stem: Path) -> Path:
             folder.mkdir(parents=True)
         except FileExistsError:
             if not folder.parent.is_dir():
-                raise InputError("is no folder", where=folder.parent, remedy="choose another place") from None
+                raise InputError("is not a folder", where=folder.parent, remedy="choose another place") from None
         except OSError as error:
             raise InputError(f"cannot be written: {error}", where=folder, remedy="check folder and space") from error
         else:
@@ -389,25 +389,25 @@ def claim_number(stem: Path) -> Path:
 
 @contextlib.contextmanager
 def write_whole_folder(folder: Path, mark: str, what: str, *, force: bool, claimed: bool = False) -> Iterator[Path]:
-    """A folder beside its place that is renamed once it is complete; see :func:`check_folder`.
+    """Make a folder beside its place, and rename it once it is complete; see :func:`check_folder`.
 
-    Its name until then is its own: several programs may write to one place. Without ``force`` the first one that
-    is complete takes it; the others keep what they wrote beside it, and say where.
+    Until then its name is unique: several programs may write to one place. Without ``force`` the first complete one
+    takes the place; the others keep their folder beside it, and report its name.
 
     Args:
-        folder: its place.
+        folder: path of the folder.
         mark: name of a file that only such folders have.
-        what: how messages call it.
-        force: replace one of its kind, or an empty folder.
-        claimed: the place is an empty folder of :func:`claimed_folder`.
+        what: its kind in messages.
+        force: whether to replace one of its kind, or an empty folder.
+        claimed: whether the place is an empty folder of :func:`claimed_folder`.
 
     Raises:
-        InputError: something is there that may not be replaced, or files cannot be written.
+        InputError: something there must not be replaced, or files cannot be written.
     """
-    final = folder.resolve()  # of a link: the folder itself
+    final = folder.resolve()  # for a link the folder itself
     keeps = claimed or not force
     if claimed:
-        mark, force = "", True  # what is empty, and nothing else
+        mark, force = "", True  # replaces an empty folder only
     if final.parent.is_dir():
         _clear_leftovers(final.parent)
     check_folder(final, mark, what, force=force)
@@ -423,9 +423,9 @@ def write_whole_folder(folder: Path, mark: str, what: str, *, force: bool, claim
             kept = claim_number(final)
             _take_place(part, kept, "", what, force=True)
             raise InputError(
-                "somebody else has written it meanwhile",
+                "another process has written it meanwhile",
                 where=final,
-                remedy=f"look into {kept}: what was to be written there is complete",
+                remedy=f"look into {kept}: it holds the complete result",
             ) from error
     except OSError as error:
         raise InputError(f"cannot be written: {error}", where=final, remedy="check folder and space") from error
@@ -434,38 +434,38 @@ def write_whole_folder(folder: Path, mark: str, what: str, *, force: bool, claim
 
 
 def _take_place(part: Path, final: Path, mark: str, what: str, *, force: bool) -> None:
-    """Rename a complete folder; what is replaced comes back where that fails.
+    """Rename a complete folder; if that fails, the replaced one is restored.
 
     Raises:
-        InputError: something is there that may not be replaced.
+        InputError: something there must not be replaced.
         OSError: it cannot be renamed.
     """
-    aside: list[Path] = []
+    replaced: list[Path] = []
     try:
         while True:
             check_folder(final, mark, what, force=force)
             try:
-                part.rename(final)  # on POSIX also onto an empty folder, and onto nothing else
+                part.rename(final)  # on POSIX this replaces an empty folder, and nothing else
                 break
             except OSError:
                 if not final.exists():
                     raise
             check_folder(final, mark, what, force=force)
             old = _beside(final, "old")
-            with contextlib.suppress(FileNotFoundError):  # somebody else has put it aside
+            with contextlib.suppress(FileNotFoundError):  # another process has moved it
                 final.rename(old)
-                aside.append(old)
+                replaced.append(old)
     except BaseException:
-        if aside and not final.exists():
-            aside.pop().rename(final)
+        if replaced and not final.exists():
+            replaced.pop().rename(final)
         raise
     finally:
-        for old in aside:
+        for old in replaced:
             shutil.rmtree(old, ignore_errors=True)
 
 
 def cache_folder() -> Path:
-    """Where compiled segments and measured tables are kept between runs.
+    """Folder in which compiled segments and measured tables are stored between runs.
 
     ``FRAMEFIT_CACHE``, else ``XDG_CACHE_HOME/framefit``, else ``~/.cache/framefit``.
     """
@@ -479,12 +479,12 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def to_toml(record: Record) -> str:
-    """The record as TOML: keys in its own order, those at their defaults left out.
+    """Convert a record to TOML: keys in its own order, without those at their defaults.
 
-    Records inside it are tables, tuples of records arrays of tables, and what lies deeper is written inline.
+    Records inside it become tables, tuples of records arrays of tables, and deeper levels are written inline.
 
     Args:
-        record: of text, numbers, booleans, tuples, dicts and records; ``None`` has no form in TOML and is left out.
+        record: of text, numbers, booleans, tuples, dicts and records; ``None`` does not exist in TOML and is left out.
     """
     lines = [f"schema_version = {record.schema_version}"] if hasattr(record, "schema_version") else []  # at its default
     tables: list[str] = []
@@ -502,7 +502,7 @@ def to_toml(record: Record) -> str:
 
 
 def _given(record: Record) -> Iterator[tuple[str, Any]]:
-    """Keys and values that are not the default."""
+    """Keys and values that differ from the default."""
     for field in msgspec.structs.fields(record):
         value = getattr(record, field.name)
         default = field.default_factory() if callable(field.default_factory) else field.default
@@ -534,12 +534,12 @@ def _inline(pairs: Iterable[tuple[str, Any]]) -> str:
 
 
 def toml_key(name: str) -> str:
-    """A key as TOML takes it: quoted where it has to be."""
+    """Write a key in TOML, quoted if necessary."""
     return name if _BARE.fullmatch(name) else _text(name)
 
 
 def _text(text: str) -> str:
-    """A basic string: TOML escapes what JSON does, and DEL besides."""
+    """Write a basic string: TOML escapes the same characters as JSON, and DEL."""
     try:
         text.encode()
     except UnicodeEncodeError:

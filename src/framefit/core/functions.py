@@ -80,13 +80,13 @@ def error_text(error: BaseException) -> str:
 
 @contextmanager
 def _importing_from(folder: Path, root: str) -> Iterator[None]:
-    """Search the folder first; a module of the same name from elsewhere is removed for the time being."""
-    aside = {}
+    """Search the folder first; a module of the same name from elsewhere is removed meanwhile."""
+    removed = {}
     if (folder / f"{root}.py").is_file() or (folder / root).is_dir():
         loaded = sys.modules.get(root)
         file = getattr(loaded, "__file__", None)
         if loaded is not None and (file is None or not Path(file).resolve().is_relative_to(folder)):
-            aside = _removed(root)
+            removed = _removed(root)
     path = list(sys.path)
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
@@ -94,9 +94,9 @@ def _importing_from(folder: Path, root: str) -> Iterator[None]:
         yield
     finally:
         sys.path[:] = path
-        if aside:
+        if removed:
             _removed(root)
-            sys.modules.update(aside)
+            sys.modules.update(removed)
 
 
 def _removed(root: str) -> dict[str, Any]:

@@ -501,10 +501,10 @@ class OrtDevice:
 
 
 def _with_cores(units: Sequence[UnitEntry]) -> tuple[UnitEntry, ...]:
-    """Units that name no cores get the last remaining ones.
+    """Give units that name no cores the last remaining ones.
 
     Raises:
-        InputError: there are fewer.
+        InputError: too few are left.
     """
     used = {core for unit in units for core in unit.cores}
     left = [core for core in available_cores() if core not in used]
@@ -523,16 +523,16 @@ def _with_cores(units: Sequence[UnitEntry]) -> tuple[UnitEntry, ...]:
     return tuple(settled)
 
 
-_WITHOUT_OPTIONS = ("CPUExecutionProvider", "AzureExecutionProvider")  # these ignore whatever they are given
+_WITHOUT_OPTIONS = ("CPUExecutionProvider", "AzureExecutionProvider")  # they ignore all options
 
 
 def _check_options(entry: UnitEntry, where: str) -> None:
-    """Refuse an option that a unit's provider does not take, before anything is compiled.
+    """Refuse an option that a unit's provider does not have, before anything is compiled.
 
-    Providers refuse it when a session starts, or leave it out of the options that the session has.
+    A provider refuses it when a session starts, or leaves it out of the session's options.
 
     Raises:
-        InputError: there is one.
+        InputError: there is such an option.
     """
     given, provider = entry.given, entry.provider
     if not given or provider is None:
@@ -548,7 +548,7 @@ def _check_options(entry: UnitEntry, where: str) -> None:
     except Exception as error:  # ONNX Runtime's errors have no common class
         wrong = [name for name in given if not _takes(provider, {name: given[name]})]
         if not wrong or not _takes(provider, {}):
-            return  # it is not an option that keeps the provider from starting: compiling says what does
+            return  # the provider does not fail because of an option: compiling reports the reason
         raise InputError(
             f"{provider} does not take {wrong[0]} = {given[wrong[0]]!r}: {_first_line(error)}",
             where=where,
@@ -574,13 +574,13 @@ def _takes(provider: str, options: dict[str, str]) -> bool:
 
 
 def _options_of(provider: str, options: dict[str, str]) -> dict[str, str]:
-    """The options that a provider has in a session that is given some; none where it does not tell."""
+    """Options of a provider in a session with these; empty if it does not list them."""
     import onnxruntime
 
     builder = GraphBuilder("options", 0)
     builder.output(builder.op("Relu", builder.input("x", (1,))), "y")
     quiet = onnxruntime.SessionOptions()
-    quiet.log_severity_level = 4  # failures are raised; the runtime need not print them too
+    quiet.log_severity_level = 4  # failures are raised, so the runtime need not print them
     with kept_denormals():
         session = _started(builder.build().to_bytes(), quiet, [(provider, options), "CPUExecutionProvider"])
     provider_options: dict[str, str] = session.get_provider_options().get(provider, {})
@@ -588,7 +588,7 @@ def _options_of(provider: str, options: dict[str, str]) -> dict[str, str]:
 
 
 def _started(source: bytes | str, options: Any, providers: Sequence[Any]) -> Any:
-    """A session; a provider that fails to start is an error, not a line on the screen and a session without it."""
+    """Start a session; a provider that fails is an error, not a printed line and a session without it."""
     import onnxruntime
 
     return onnxruntime.InferenceSession(source, options, providers=providers, enable_fallback=0)

@@ -26,7 +26,7 @@ Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 def lowered(model: Model, optimised: bytes, ask: Callable[[bytes, Sequence[str]], Shapes]) -> Model:
     """Make a model of the graph that a runtime saved after optimisation, each of its operators a layer.
 
-    A runtime that makes the same operators in another order, or numbers them otherwise, gives the same result.
+    The result does not depend on the order in which a runtime makes the same operators, or on its numbers.
 
     Args:
         model: as given to the runtime.
@@ -64,10 +64,10 @@ def lowered(model: Model, optimised: bytes, ask: Callable[[bytes, Sequence[str]]
 
 
 def _settle(optimised: ir.Model, model: Model) -> None:
-    """Order and number a runtime's operators by what they read and make, in place.
+    """Sort and number a runtime's operators by their inputs and outputs, in place.
 
-    ONNX Runtime goes through hash tables of addresses: its order, and the numbers in its names, differ from one session
-    to the next.
+    ONNX Runtime iterates over hash tables of addresses: its order, and the numbers in its names, differ between
+    sessions.
     """
     graph = optimised.graph
     made = {str(value.name): value for node in graph for value in node.outputs}
@@ -89,10 +89,10 @@ def _settle(optimised: ir.Model, model: Model) -> None:
 
 
 def _renumber_values(values: Sequence[ir.Value], kept: Collection[str]) -> None:
-    """Name values by :func:`_renumbered`, but for ``kept`` ones; initializers take the values' order."""
+    """Name values by :func:`_renumbered`, except ``kept`` ones; initializers are sorted like the values."""
     others = [value for value in values if value.name not in kept]
     weights = [(value.graph, value) for value in others if value.is_initializer() and value.graph is not None]
-    for graph, value in weights:  # which knows them by their names
+    for graph, value in weights:  # the graph finds them by their names
         graph.initializers.pop(str(value.name))
     for value, name in zip(others, _renumbered([str(value.name) for value in others], kept), strict=True):
         value.name = name
@@ -101,7 +101,7 @@ def _renumber_values(values: Sequence[ir.Value], kept: Collection[str]) -> None:
 
 
 def _sort(graph: ir.Graph, first: Sequence[ir.Value]) -> None:
-    """Order nodes as some values, and then the graph's outputs, need them; each node comes after what it reads."""
+    """Sort nodes in the order in which some values, and then the graph's outputs, need them."""
     order: dict[ir.Node, None] = {}
 
     def producers(values: Sequence[ir.Value]) -> list[ir.Node]:
@@ -115,16 +115,16 @@ def _sort(graph: ir.Graph, first: Sequence[ir.Value]) -> None:
             waiting += missing
         else:
             order.setdefault(waiting.pop())
-    nodes = list(dict.fromkeys((*order, *graph)))  # what no output needs comes last
+    nodes = list(dict.fromkeys((*order, *graph)))  # nodes that no output needs come last
     graph.remove(nodes)
     graph.extend(nodes)
 
 
-_NUMBER = re.compile(r"_token_\d+$")  # what ONNX Runtime makes a name its own by
+_NUMBER = re.compile(r"_token_\d+$")  # a suffix by which ONNX Runtime makes names unique
 
 
 def _renumbered(names: Sequence[str], taken: Collection[str]) -> list[str]:
-    """Names with a runtime's numbers replaced by their places among those alike; ``taken`` ones are avoided."""
+    """Names with a runtime's numbers replaced by their places among equal names; ``taken`` ones are avoided."""
     used, counts, renumbered = set(taken), dict[str, int](), []
     for name in names:
         stem = _NUMBER.sub("", name)
