@@ -183,3 +183,10 @@ def test_one_entry_a_configuration(tmp_path: Path) -> None:
     write_record(tmp_path / "twice.table.json", table(entry(1), entry(2, unit="cpu2"), entry(3)))
     with pytest.raises(InputError, match=r"\$\.entries\[2\] \(Conv\) has the configuration of an earlier entry"):
         read_table(tmp_path / "twice.table.json")
+
+
+def test_how_wide_its_intervals_are() -> None:
+    """The middle one of all that take time; none where nothing does."""
+    assert table(entry(2), entry(10), entry(50), entry(0)).interval_ratio == pytest.approx(0.1)
+    assert table(entry(0)).interval_ratio is None
+    assert table().interval_ratio is None

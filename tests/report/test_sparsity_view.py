@@ -6,7 +6,9 @@ import csv
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from framefit.core.sparsity import (
@@ -19,7 +21,7 @@ from framefit.core.sparsity import (
     Threshold,
 )
 from framefit.report.charts import ChartSeries, svg_chart
-from framefit.report.sections.sparsity import write_sparsity_files
+from framefit.report.sections.sparsity import KIND, write_sparsity_files
 from framefit.report.terminal import view
 
 
@@ -102,6 +104,19 @@ def test_the_view_says_verdict_table_layers_and_what_not_to_expect(result: Spars
     ):
         assert part in text
     assert "…" not in text
+
+
+def test_the_front_has_what_no_other_one_beats(result: SparsityResult) -> None:
+    """Fewer cycles or more accuracy than all others; equal cycles count with the better accuracy only."""
+    rows = [
+        replace(row("greedy", top1), cycles_ratio=cycles)
+        for cycles, top1 in ((0.5, 0.8), (0.5, 0.7), (0.3, 0.6), (0.7, 0.75), (0.8, 0.85))
+    ]
+    searched = replace(result, configurations=tuple(rows), dense=replace(result.dense, top1=0.85), chosen=0)
+    assert searched.front == ((0.3, 0.6), (0.5, 0.8), (0.8, 0.85))
+    (chart, *_) = KIND.charts([("a", searched)])
+    (front,) = [line for line in chart.lines if line.name == "front"]
+    assert np.array(front.data) == pytest.approx(np.array([(30, 60), (50, 80), (80, 85)]))
 
 
 def test_the_files_hold_the_published_columns(result: SparsityResult, tmp_path: Path) -> None:

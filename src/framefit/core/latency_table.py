@@ -280,6 +280,16 @@ class LatencyTable(Record, kw_only=True, dict=True):
         return msgspec.structs.replace(self, entries=tuple(both.values()))
 
     @property
+    def interval_ratio(self) -> float | None:
+        """Median of half the entries' intervals over their latencies; ``None`` where no entry is above 0."""
+        half = [
+            (entry.interval_ns[1] - entry.interval_ns[0]) / (2 * entry.latency_ns)
+            for entry in self.entries
+            if entry.latency_ns > 0
+        ]
+        return float(np.median(half)) if half else None
+
+    @property
     def units(self) -> tuple[str, ...]:
         """Units of its entries, in order."""
         return tuple(dict.fromkeys(entry.unit for entry in self.entries))

@@ -220,6 +220,16 @@ class SparsityResult(Record, kw_only=True):
         )
 
     @property
+    def front(self) -> tuple[tuple[float, float], ...]:
+        """(cycles ratio, top-1) of those that no other one beats, the dense model among them; by cycles, ascending."""
+        points = [(1.0, self.dense.top1), *((row.cycles_ratio, row.top1) for row in self.configurations)]
+        front: list[tuple[float, float]] = []
+        for cycles_ratio, top1 in sorted(points, key=lambda point: (point[0], -point[1])):
+            if not front or top1 > front[-1][1]:
+                front.append((cycles_ratio, top1))
+        return tuple(front)
+
+    @property
     def threshold(self) -> Threshold:
         """The threshold for the chosen model."""
         return self.thresholds[self.judged_by]

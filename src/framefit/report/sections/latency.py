@@ -6,8 +6,6 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from framefit.core.latency_table import (
     AdditivityAudit,
     Correction,
@@ -127,13 +125,7 @@ def _table(table: LatencyTable, **_: object) -> Description:
 def _table_quantities(table: LatencyTable) -> Iterator[Quantity]:
     sources = ", ".join(f"{number} {name}" for name, number in Counter(e.source for e in table.entries).items())
     yield Quantity("Entries", len(table.entries), f"{len(table.entries):,}", sources, card=True)
-    wide = [
-        (entry.interval_ns[1] - entry.interval_ns[0]) / (2 * entry.latency_ns)
-        for entry in table.entries
-        if entry.latency_ns > 0
-    ]
-    if wide:
-        half = float(np.median(wide))
+    if (half := table.interval_ratio) is not None:
         remark = "90 %, of half of the entries at most"
         yield Quantity("Interval", half, f"\u00b1 {format_ratio(half)}", remark, "less", card=True)
     noisy = sum(entry.below_noise for entry in table.entries)

@@ -196,10 +196,10 @@ def _accuracy_chart(named: Sequence[tuple[str, SparsityResult]]) -> Chart:
         labels = ("dense", *result.names)
         series = name if len(named) > 1 else "configurations"
         lines.append(Line(name=series, kind="points", data=tuple(points), labels=labels, colour=colour(place)))
-        front = _front([(x, y) for x, y, *_ in points])
+        front = tuple((100 * cycles_ratio, 100 * top1) for cycles_ratio, top1 in result.front)
         if len(front) > 1:
             label = f"front of {name}" if len(named) > 1 else "front"
-            lines.append(Line(name=label, kind="line", data=tuple(front), colour=colour(place), dashed=True))
+            lines.append(Line(name=label, kind="line", data=front, colour=colour(place), dashed=True))
         row = _chosen(result)
         if row is not None and result.chosen is not None:
             who = f"{name}: " if len(named) > 1 else ""
@@ -219,15 +219,6 @@ def _accuracy_chart(named: Sequence[tuple[str, SparsityResult]]) -> Chart:
         lines=tuple(lines),
         height_px=340,
     )
-
-
-def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Points that none of the others beats: fewer cycles and more accuracy."""
-    front: list[tuple[float, float]] = []
-    for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
-        if not front or y > front[-1][1]:
-            front.append((x, y))
-    return front
 
 
 def _zeros(named: Sequence[tuple[str, SparsityResult]]) -> Iterator[Chart]:
