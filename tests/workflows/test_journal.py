@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -294,6 +294,41 @@ def test_a_full_disk_ends_recording_and_not_the_beat(
     kept = read_record(tmp_path / "out" / "metrics.json", Metrics).windows
     assert 0 < len(frames_of(tmp_path / "out", "small")) <= kept < 2000
     assert not (tmp_path / "out" / "journal").exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own with room for half a megabyte."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a file system is not permitted here")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_a_disk_that_is_full_keeps_what_was_recorded(planned: Plan, small_disk: Path, tmp_path: Path) -> None:
+    """The run goes on to its end, exit code 3; with room again, the report shows the windows that were recorded."""
+    out, begun = small_disk / "out", list[int]()
+    with pytest.raises(RecordingError, match="No space left on device") as error:
+        simulate(planned, windows=3000, output=out, on_idle=lambda window, _: begun.append(window))
+    assert error.value.exit_code == 3
+    assert f"framefit report {out} then shows what was recorded" in str(error.value.remedy)
+    assert max(begun) == 3000
+    assert not (out / "run.json").exists()
+    with pytest.raises(InputError, match="No space left on device"):
+        write_report(out, output=tmp_path / "report.html")
+    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    page = write_report(out, output=tmp_path / "report.html").read_text(encoding="utf-8")
+    kept = read_record(out / "metrics.json", Metrics).windows
+    assert 100 < kept < 3000
+    assert f"after {kept} of 3000 windows" in page
+    assert "there is no timeline: the folder has no trace.npz" in page  # the device's packets had not been read
+    frames = frames_of(out, "small")
+    assert sorted(frames) == list(range(len(frames)))
+    assert kept / 2 < len(frames) <= kept
+    assert set(frames.values()) == {"done"}
 
 
 def test_the_memory_of_a_long_run_does_not_grow(app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -391,7 +391,9 @@ def read_part(folder: Path, header: JournalHeader) -> tuple[RecordedRun, str]:
         for window, ns in table.tolist():
             stalled[window] = max(stalled.get(window, 0), ns)
     last = states[-1] if states else JournalState(time=header.created, windows=0, stretches=(), streams={})
-    begun = [last.windows, *(int(table[:, LaunchLog.WINDOW].max()) + 1 for table in launches if len(table))]
+    begun = [last.windows]  # where the recording ended before the run, one log may go further than another
+    begun += [int(table[:, LaunchLog.WINDOW].max()) + 1 for table in launches if len(table)]
+    begun += [int(table[:, FrameLog.WINDOW].max()) + 1 for table in frames if len(table)]
     run = RecordedRun(
         launches=logged,
         frames=log,
