@@ -70,6 +70,12 @@ class Grid:
         rest_ns = seconds * 1e9 - self.release_ns(repeats * len(self.offsets_ns))
         return repeats * len(self.offsets_ns) + sum(offset < rest_ns for offset in self.offsets_ns)
 
+    def repeated(self, times: int) -> Grid:
+        """The same windows where the pattern is a single one, as a pattern of so many."""
+        if times == 1:
+            return self
+        return Grid(self.rate_hz / times, tuple(self.release_ns(window) for window in range(times)))
+
     def places(self, stream: str) -> tuple[int, ...]:
         """Windows of the pattern that bring a frame of a stream."""
         return self.releases.get(stream, tuple(range(len(self.offsets_ns))))

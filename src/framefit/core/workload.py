@@ -333,6 +333,12 @@ def _digest(path: str, mtime_ns: int) -> str:  # noqa: ARG001 - a file that was 
     return hashlib.sha256(read_bytes(path)).hexdigest()[:16]
 
 
+def _is_due_later(model: ModelEntry, window_ns: int) -> bool:
+    """Whether frames of what may be a priority model are due later than the next window begins."""
+    due_ms = model.deadline_ms
+    return model.priority != "background" and model.every > 1 and due_ms is not None and due_ms * 1e6 > window_ns + 1
+
+
 class MachineSettings(Record, kw_only=True):
     """How this machine executes models: keys at the top of ``app.toml``, compared, merged and fingerprinted together.
 
@@ -499,10 +505,17 @@ class Workload(MachineSettings, kw_only=True):
     def grid(self) -> Grid:
         """The grid of windows: they begin at each release of a stream, and at the given rate if there is one.
 
+        Where all streams have one rate, and a model that may have priority takes fewer frames and need not be done
+        when the next window begins, the pattern is as long as its frames are apart: it may run across windows.
+
         Raises:
             InputError: the rates almost never coincide.
         """
-        return merged(self.rates_hz, self.given_hz)
+        grid = merged(self.rates_hz, self.given_hz)
+        if len(grid.offsets_ns) > 1:
+            return grid
+        later = [model.every for model in self.models if _is_due_later(model, grid.shortest_ns)]
+        return grid.repeated(math.lcm(*later))
 
     @property
     def beat_hz(self) -> float:

@@ -1,0 +1,120 @@
+"""Priority models that take every n-th frame, and need not be done when the next window begins.
+
+What is planned is held against an exhaustive search that knows nothing of the planner: on one unit, with launches that
+nothing interrupts, some order of all frames meets every deadline, or none does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import framefit
+
+MS = 1_000_000
+WINDOW_MS = 40
+MARGIN = 1.005  # times what launches take, below and above: rounding decides nothing
+TARGET = """\
+name = "board"
+kind = "npu"
+[cost]
+source = "function"
+function = "prices:price"
+[[units]]
+name = "unit"
+[variation]
+sigma_ratio = 0.0
+most_ratio = 0.0
+"""
+
+
+class Demand(NamedTuple):
+    """A model of one layer: what it takes, windows between its frames, and when they are due."""
+
+    ms: float
+    every: int
+    due_ms: float
+
+
+def fits(models: Sequence[Demand], slower: float = 1.0) -> bool:
+    """Whether some order meets all deadlines; each launch begins as soon as it can in it."""
+    hyperperiod = math.lcm(*(model.every for model in models))
+    frames = [
+        (window * WINDOW_MS, window * WINDOW_MS + model.due_ms, model.ms * slower)
+        for model in models
+        for window in range(0, hyperperiod, model.every)
+    ]
+    for order in itertools.permutations(frames):
+        now = 0.0
+        for release, due, takes in order:
+            now = max(now, release) + takes
+            if now > due:
+                break
+        else:
+            return True
+    return False
+
+
+def app_of(folder: Path, models: Sequence[Demand]) -> Path:
+    """A workload of one camera, with models whose layers take what their names say."""
+    (folder / "prices.py").write_text("def price(layer, unit, target):\n    return float(layer.name.split('_')[1])\n")
+    (folder / "target.toml").write_text(TARGET)
+    text = f'target = "target.toml"\nrate_hz = {1e3 / WINDOW_MS:g}\n'
+    for number, (ms, every, due_ms) in enumerate(models):
+        node = helper.make_node("MatMul", ["x", "w"], ["y"], name=f"ns_{round(ms * MS)}")
+        ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4])] for name in ("x", "y")]
+        weights = [numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")]
+        graph = helper.make_graph([node], "one", *ends, weights)
+        opset = [helper.make_opsetid("", 17)]
+        onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), folder / f"model{number}.onnx")
+        text += f'[[models]]\nname = "model{number}"\npath = "model{number}.onnx"\npriority = "every-window"\n'
+        text += f"every = {every}\ndeadline_ms = {due_ms:g}\n"
+    (folder / "app.toml").write_text(text)
+    return folder / "app.toml"
+
+
+def drawn(seed: int) -> list[Demand]:
+    """Two or three models, at most six frames until they repeat."""
+    random = np.random.default_rng(seed)
+    everys = ((1, 2), (1, 3), (2, 3), (1, 2, 2), (2, 2, 2), (3, 3, 1))[random.integers(6)]
+    shares = random.dirichlet(np.full(len(everys), 3.0)) * random.uniform(0.5, 0.95)
+    dues = random.choice([1.0, 1.0, 0.6, 0.8], len(everys))
+    return [
+        Demand(round(float(share) * every * WINDOW_MS, 2), every, round(float(due) * every * WINDOW_MS, 1))
+        for share, every, due in zip(shares, everys, dues, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_what_can_be_in_time_is_planned_and_what_cannot_is_refused_with_a_proof(seed: int, tmp_path: Path) -> None:
+    """Across windows, too; what is planned misses nothing."""
+    models = drawn(seed)
+    app = app_of(tmp_path, models)
+    timetable = framefit.plan(app).timetable
+    if fits(models, MARGIN):
+        assert timetable.feasible, timetable.binding_constraint
+    if not fits(models, 1 / MARGIN):
+        assert not timetable.feasible
+        assert timetable.refusal is not None
+        assert timetable.refusal.kind == "proved"
+    if timetable.feasible:
+        metrics = framefit.simulate(app, windows=120).metrics
+        assert sum(model.missed for model in metrics.models) == 0
+
+
+def test_a_model_that_is_due_after_two_windows_runs_on_into_the_second(tmp_path: Path) -> None:
+    """Its 45 ms fit into no window of 40 ms, but beside a model of 10 ms in both of them."""
+    app = app_of(tmp_path, [Demand(10, 1, 40), Demand(45, 2, 80)])
+    assert framefit.plan(app).timetable.feasible
+    late = framefit.plan(app_of(tmp_path, [Demand(10, 1, 40), Demand(61, 2, 80)])).timetable
+    assert not late.feasible
+    assert late.refusal is not None
+    assert late.refusal.kind == "proved"
