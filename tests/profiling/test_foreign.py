@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -39,6 +40,46 @@ def test_units_of_one_core_are_separate(burst: int) -> None:
     assert np.mean([each.duration_error for each in found]) <= 0.05
     assert 0.87 <= np.mean([each.coverage for each in found]) <= 0.93
     assert max(each.utilisation_error for each in found) <= 0.005
+
+
+@pytest.mark.parametrize("whole", [0.05, 0.1, 0.2])
+def test_whole_inferences_that_were_lost_are_counted(whole: float) -> None:
+    """A silence of as many periods as were lost is no pause, where pauses are short and the period is steady."""
+    found = scores(ForeignCase(operations=60, inferences=100, loss=0.0, whole=whole), range(3))
+    assert [each.inferences for each in found] == [0, 0, 0]
+    assert min(each.matched for each in found) == 1
+
+
+def test_long_bursts_keep_the_count_of_inferences() -> None:
+    """Bursts that may be longer than an inference do not become pauses."""
+    found = scores(ForeignCase(operations=60, loss=0.2, burst=60), range(4))
+    assert sorted(each.matched for each in found)[1] >= 0.99
+
+
+def test_pauses_are_no_lost_inferences() -> None:
+    """Silences that are no multiple of the period, again and again, are the device's pauses."""
+    found = scores(ForeignCase(operations=60, inferences=100, rest_ratio=0.1, rest_ns=2_200_000.0), range(3))
+    assert [each.inferences for each in found] == [0, 0, 0]
+    assert min(each.matched for each in found) >= 0.99
+
+
+def test_what_times_do_not_decide_is_said() -> None:
+    """A single rest is a pause, one of a period a lost inference, and what lies between is said to be undecided."""
+    run = make_run(ForeignCase(operations=60, inferences=100, loss=0.0), 0)
+    period = int(np.median(np.diff(run.times_ns[:, 0, 0])))
+    lost, undecided = [], []
+    for ratio in np.linspace(0.9, 1.0, 11):
+        times = run.times_ns + np.repeat([0, int(ratio * period)], [40, 60])[:, None, None]
+        trace = replace(run.trace, time_ns=np.sort(times.ravel()))
+        profile = profile_trace(ProfileInput(trace, run.program, None, None, "trace")).profile
+        lost.append(profile.inferences - 100)
+        undecided.append(any("in 1 silences the times do not decide" in warning for warning in profile.warnings))
+        assert not (undecided[-1] and profile.calibrated)
+    assert (lost[0], lost[-1]) == (0, 1)
+    assert np.all(np.diff(lost) >= 0)
+    assert any(undecided)
+    assert not undecided[0]
+    assert not undecided[-1]
 
 
 def test_four_units_of_one_core() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from framefit.profiling.align.aligner import estimate_tempo_step, smooth_tempo
+from framefit.profiling.align.tempo import estimate_tempo_step, smooth_tempo
 
 Floats = npt.NDArray[np.float64]
 

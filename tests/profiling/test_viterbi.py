@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from framefit.profiling.align.aligner import BeamSearch
 from framefit.profiling.align.estimates import initial_model
 from framefit.profiling.align.tracks import LaunchTiming, Queue, Track
-from framefit.profiling.align.viterbi import Costs, Workspace
+from framefit.profiling.align.viterbi import Costs, Delays, Workspace
 from framefit.profiling.edge_inference import Precedence
 from framefit.profiling.sequence import Sequence
 from profiling_truth import Setting, simulate
@@ -24,6 +24,13 @@ def lost_cost(costs: Costs, count: int, *, marked: bool) -> float:
     if count == 0:
         return costs.marked_kept if marked else costs.kept
     return (costs.marked_opened if marked else costs.opened) + float(costs.lengths[count])
+
+
+def delay_cost(delays: Delays, tries: int, by: float) -> float:
+    """Logarithm of the density of a delay, whose logarithm has Cauchy's distribution as long as none was seen."""
+    assert delays.freedom == 1
+    z = (math.log(by) - delays.middle) / delays.spread
+    return math.log(delays.chance * tries / (math.pi * delays.spread * (1 + z**2) * by))
 
 
 def step_cost(track: Track, costs: Costs, before: int, after: int, since: float) -> float:
@@ -42,12 +49,9 @@ def step_cost(track: Track, costs: Costs, before: int, after: int, since: float)
     if excess < 0 and excess + idle < 0 and (excess + idle) ** 2 > 64 * var:
         return -math.inf
     if excess > 0 and excess**2 > 4 * var:
-        delays = (after - before) * costs.stalled
+        chance = max(chance, delay_cost(costs.stalls, after - before, excess + costs.stall_ns))
         if after // track.events > before // track.events:
-            delays += costs.paused
-        by = excess + costs.stall_ns
-        z = (math.log(by) - costs.late_log) / costs.late_spread
-        chance = max(chance, math.log(delays / (math.pi * costs.late_spread * (1 + z**2) * by)))
+            chance = max(chance, delay_cost(costs.pauses, 1, excess + costs.stall_ns))
     elif excess < 0 and excess**2 > 4 * var and excess + idle > 0:
         chance = max(chance, costs.early - math.log(idle))
     return chance

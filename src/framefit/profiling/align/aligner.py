@@ -23,11 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from framefit.core.events import Trace, TraceMeta
 from framefit.core.profile import OperationLog
@@ -39,7 +37,9 @@ from framefit.profiling.align.estimates import (
     hides_launches,
     initial_model,
     operations_of,
+    undecided_silences,
 )
+from framefit.profiling.align.tempo import estimate_tempo
 from framefit.profiling.align.tracks import (
     EMPTY_QUEUE,
     LaunchTiming,
@@ -59,15 +59,7 @@ from framefit.profiling.align.viterbi import (
     matches_of,
     trace_back,
 )
-from framefit.profiling.edge_inference import (
-    ErrorQuantiles,
-    Precedence,
-    Times,
-    Window,
-    calibrate_intervals,
-    infer_edges,
-    tempo_ratios,
-)
+from framefit.profiling.edge_inference import ErrorQuantiles, Precedence, Window, calibrate_intervals, infer_edges
 from framefit.profiling.event_log import (
     concatenate_logs,
     empty_log,
@@ -77,7 +69,6 @@ from framefit.profiling.event_log import (
     write_matches,
 )
 from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
-from framefit.stats import MAD_TO_DEVIATION
 
 Ints = npt.NDArray[np.int64]
 _NODES = 1 << 17  # matches kept in assignments that are still possible: some 30,000 packets
@@ -216,105 +207,10 @@ class BeamSearch:
 
 
 Floats = npt.NDArray[np.float64]
-_FAR = 3.0  # standard deviations: an error beyond it counts as one of it
-_FEWEST = 4  # pairs of neighbouring launches with durations, below which no step is estimated
-_UNSEEN = 1e-6  # step where none is estimated
-_VAGUE = 1e4  # variance of the first launch's speed over that of the speed by one launch
-_STEPS = 10.0 ** np.arange(-5.0, 3.1, 0.25)  # that are tried, over the median of the variances
-
-
-@njit(cache=True, nogil=True)
-def _smooth_random_walk(ratio: Any, var: Any, step: Any, before: Any, before_var: Any) -> Any:
-    count = len(ratio)
-    mean, spread = np.empty(count), np.empty(count)
-    m, v = before, before_var
-    for at in range(count):
-        v += step
-        gain = v / (v + var[at]) if np.isfinite(var[at]) else 0.0
-        m, v = m + gain * (ratio[at] - m), v * (1 - gain)
-        mean[at], spread[at] = m, v
-    smooth = mean.copy()
-    for at in range(count - 2, -1, -1):
-        smooth[at] += spread[at] / (spread[at] + step) * (smooth[at + 1] - mean[at])
-    return smooth, spread
-
-
-def smooth_tempo(
-    ratio: Floats, var: Floats, step: float, before: float = 1.0, before_var: float = 1e-2
-) -> tuple[Floats, Floats]:
-    """Smooth the speeds of launches as a random walk (Rauch, Tung and Striebel, 1965).
-
-    ``ratio`` is what each launch says, ``var`` its variance (inf where it says nothing) and ``step`` the variance of
-    the steps of the walk; ``before`` and ``before_var`` are the speed before the first launch and its variance.
-    Returns the smoothed speeds, and filtered variances, the last of which starts the next window.
-    """
-    smooth, spread = _smooth_random_walk(ratio, var, step, before, before_var)
-    return smooth, spread
-
-
-@njit(cache=True, nogil=True)
-def _leave_one_out_errors(ratio: Any, var: Any, step: Any, before: Any, before_var: Any) -> Any:
-    """Squared error, over its variance, with which the other launches predict each launch's speed."""
-    smooth, spread = _smooth_random_walk(ratio, var, step, before, before_var)
-    squared = np.empty(len(ratio))
-    count, smooth_var = 0, 0.0
-    for at in range(len(ratio) - 1, -1, -1):
-        if at == len(ratio) - 1:
-            smooth_var = spread[at]
-        else:
-            gain = spread[at] / (spread[at] + step)
-            smooth_var = spread[at] + gain * gain * (smooth_var - spread[at] - step)
-        if np.isfinite(var[at]):
-            left = max(1 - smooth_var / var[at], 1e-9)  # one minus its leverage on its own smoothed speed
-            squared[count] = ((ratio[at] - smooth[at]) / left) ** 2 / var[at]
-            count += 1
-    return squared[:count]
-
-
-def estimate_tempo_step(ratio: Floats, var: Floats) -> float:
-    """Estimate the variance of the change of speed from launch to launch, on the scale of the variances given.
-
-    The step is chosen with which the other launches predict each launch best (cross-validation by leaving one out,
-    Stone, 1974, "Cross-Validatory Choice and Assessment of Statistical Predictions"). So only the ratios of the
-    variances matter and not their level. They may be too large (while operations were judged at one speed, theirs
-    contain its change) or too small (launches of few operations, whose own variation passes for a speed). Smoothing
-    depends on nothing but the step over the variances, so a step on their scale is what is needed. ``ratio`` and
-    ``var`` are as in :func:`smooth_tempo`.
-    """
-    sure = np.isfinite(var)
-    if (sure[1:] & sure[:-1]).sum() < _FEWEST:
-        return _UNSEEN
-    around, usual = float(np.median(ratio[sure])), float(np.median(var[sure]))
-
-    def mean_error(step: float) -> float:
-        errors = _leave_one_out_errors(ratio, var, step, around, _VAGUE * usual)
-        most = (_FAR * MAD_TO_DEVIATION) ** 2 * float(np.median(errors))  # a stalled launch is no evidence of speed
-        return float(np.minimum(errors, most).mean())
-
-    return max(min(map(float, usual * _STEPS), key=mean_error), 1e-8)
-
-
-def estimate_tempo(
-    window: Window, precedence: Precedence, times: Times, step: float | None, before: float, before_var: float
-) -> tuple[Floats, float, float]:
-    """Estimate the speed of each launch of a window.
-
-    Returns the speeds, the variance of the step (estimated where ``step`` is ``None``) and the variance of the last
-    speed.
-    """
-    ratio, var = tempo_ratios(window, precedence, times)
-    if step is None:
-        step = estimate_tempo_step(ratio, var)
-        sure = np.isfinite(var)
-        before = float(np.median(ratio[sure])) if sure.any() else 1.0
-    smooth, spread = smooth_tempo(ratio, var, step, before, before_var)
-    return smooth, step, float(spread[-1]) if len(spread) else before_var
-
-
 _FIRST_SAMPLE = 8192  # of them, for the first round: as long as little is known, the search is slow
 _ROUNDS = 2
 _UNHIDDEN = -12.0  # added to the logarithm of the probability that a gap hides a launch, to rule it out
-_RARE = 7.0  # by how much more likely it has to be that launches lie in gaps: a thousandth of traces have such ones
+_RARE = 7.0  # by how much likelier a trace has to begin later than the program: a thousandth of traces do
 _ENDLESS = 1 << 40  # launches of a program that repeats until its trace ends
 _START_PLACES = 3000  # places that a trace's first packet is tried at
 _HUGE = 1 << 60
@@ -368,6 +264,11 @@ class MultiCoreSearch:
         events = [track.count_before[-1] if len(track.launch_program) else track.events for track in tracks]
         self._track_order = [int(number) for number in np.argsort([-count for count in events], kind="stable")]
 
+    @property
+    def leading(self) -> int:
+        """The track with the most events."""
+        return self._track_order[0]
+
     def start_searches(self, model: Model) -> list[BeamSearch]:
         """Start a search for each track; they share one workspace."""
         return [BeamSearch(track, self._workspace) for track in model.tracks]
@@ -420,13 +321,13 @@ class MultiCoreSearch:
         A late launch and a lost one look much alike, and estimates are biased towards what was assumed. So where whole
         launches are assumed to lie between two packets, the rounds are repeated with that all but ruled out, and the
         likelier estimates are kept. The same is done where the trace seems to begin in the middle of the launches, as
-        launches of a timetable repeat, and so do the times between them.
+        launches of a timetable repeat, and so do the times between them: that has to be a thousand times as likely.
         """
         self._from_first = False
         estimates = self._rounds(queues, 0.0)
         if estimates.hidden:
             candidate = self._rounds(queues, _UNHIDDEN)
-            if candidate.log_likelihood > estimates.log_likelihood - _RARE:
+            if candidate.log_likelihood > estimates.log_likelihood:
                 estimates = candidate
         if estimates.begins > 0 and self._meta.overwritten_events == 0 and self._sequence.launch_program is not None:
             self._from_first = True
@@ -444,7 +345,8 @@ class MultiCoreSearch:
             lengths = model.costs.lengths
             launch = min((track.events for track in model.tracks if len(track.operation)), default=1)
             lengths = lengths + hidden_cost * (np.arange(len(lengths)) // launch)
-            return replace(model, costs=model.costs._replace(lengths=lengths))
+            costs = model.costs._replace(lengths=lengths, hidden=model.costs.hidden + hidden_cost)
+            return replace(model, costs=costs)
 
         model = with_hidden_cost(self.first)
         window: Window | None = None
@@ -586,7 +488,7 @@ class Aligner:
         self._tempo = 1.0, 1e-2
         self._longest = 2
         self._rough_model: tuple[int, Model] | None = None
-        self._uncertain = self._inferred = self._skipped = 0
+        self._uncertain = self._inferred = self._skipped = self._undecided = 0
         self.out_of_order: Bools = np.zeros(0, np.bool_)
 
     def feed(self, packets: Trace) -> SettledBatch:
@@ -645,8 +547,8 @@ class Aligner:
 
     @property
     def calibrated(self) -> bool:
-        """Whether nearly all intervals so far rest on enough hidden packets."""
-        return self._uncertain <= _THIN_RATIO * self._inferred
+        """Whether nearly all intervals so far rest on enough hidden packets, and inferences on what was decided."""
+        return not self._undecided and self._uncertain <= _THIN_RATIO * self._inferred
 
     def warnings(self) -> tuple[str, ...]:
         """Return warnings about everything that was returned so far, as sentences."""
@@ -662,6 +564,11 @@ class Aligner:
             )
         if self._skipped:
             sentences.append(f"{self._skipped} launches in long silences left no packet and are not in the profile")
+        if self._undecided:
+            sentences.append(
+                f"in {self._undecided} silences the times do not decide whether the device paused or inferences were "
+                "lost: from there on inferences may be numbered too low or too high"
+            )
         return tuple(sentences)
 
     def _take_rejected(self) -> SettledBatch:
@@ -725,6 +632,8 @@ class Aligner:
             timely = match.launch >= self._next  # others are of launches that were handed out long ago
             unmatched[match.packet[timely]] = False
             arrivals.append(queue.arrival[unmatched])
+            if number == self._search.leading:
+                self._undecided += undecided_silences(self._searches[number].track, match, self._model.costs)
             if len(match.launch):
                 self._latest[number] = match.launch[-1]
         self._rows = match_rows(self._searches, pieces, self._rows, self._next)

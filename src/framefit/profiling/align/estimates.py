@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.profiling.align.tracks import Track, make_track, retime
-from framefit.profiling.align.viterbi import Costs
+from framefit.profiling.align.viterbi import Costs, Delays
 from framefit.profiling.edge_inference import Precedence, Times, Window, find_gaps, nominal_times
 from framefit.profiling.sequence import Sequence
 from framefit.stats import MAD_TO_DEVIATION
@@ -30,6 +30,12 @@ _FEW = 8  # delays that weigh as much as the prior
 _LATE_LEAST = 0.5
 _LATE_SPREAD = 4.0
 """Scale of a delay's logarithm, before any was seen."""
+_FREEDOMS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+_TAILS = np.array([12.7, 5.27, 3.75, 3.27, 3.07])
+"""Quantile 0.975 over quantile 0.75 of Student's distribution with these degrees of freedom."""
+_SILENCE = 0.5  # periods of launches by which a launch is so late that a lost one would explain it
+_DECIDED = 3.0  # by how much likelier an explanation has to be for others not to count
+_HIDDEN = 0.02  # launches after others that were not recorded, before any was seen
 
 
 @dataclass
@@ -42,46 +48,65 @@ class _TransitionCounts:
     opened: int = 0
     paused: int = 0
     released: int = 0
-
-    delays: list[Floats] = field(default_factory=list)
+    hidden: float = 0.0
+    stalls: list[Floats] = field(default_factory=list)
+    pauses: list[Floats] = field(default_factory=list)
 
     def add(self, excess: Floats, deviation: Floats, opens: npt.NDArray[np.bool_]) -> None:
         """Count transitions by their deviation from the expected time; ``opens`` marks those into another launch."""
         z = excess / deviation
-        self.delays.append(excess[z > 6])
+        self.stalls.append(excess[(z > 6) & ~opens])
+        self.pauses.append(excess[(z > 6) & opens])
         self.usual += int(np.count_nonzero(~opens))
         self.opened += int(np.count_nonzero(opens))
         self.late += int(np.count_nonzero((z > 6) & ~opens))
         self.paused += int(np.count_nonzero((z > 6) & opens))
         self.early += int(np.count_nonzero(z < -6))
 
-    def lateness(self, costs: Costs) -> tuple[float, float]:
-        """Return median and scale of the logarithm of delays, shrunk towards the prior values of ``costs``."""
-        delay = np.log(np.concatenate(self.delays) + costs.stall_ns)
-        if not len(delay):
-            return costs.late_log, costs.late_spread
-        weight = len(delay) / (len(delay) + _FEW)
-        middle = costs.late_log + weight * (float(np.median(delay)) - costs.late_log)
-        scale = float(np.median(np.abs(delay - np.median(delay))))  # Cauchy's: half of its values are nearer
-        return middle, max(weight * scale + (1 - weight) * _LATE_SPREAD, _LATE_LEAST)
+
+def _estimate_delays(chance: float, seen: list[Floats], prior: Delays, least_ns: float) -> Delays:
+    """Estimate the distribution of delays of at least ``least_ns``, drawn towards ``prior`` where few were seen."""
+    delay = np.log(np.concatenate([np.zeros(0), *seen]) + least_ns)
+    if not len(delay):
+        return Delays.of(chance, prior.middle, prior.spread)
+    weight = len(delay) / (len(delay) + _FEW)
+    middle = prior.middle + weight * (float(np.median(delay)) - prior.middle)
+    half, most = np.quantile(np.abs(delay - np.median(delay)), (0.5, 0.95))
+    tail = (most / max(half, 1e-9)) ** weight * _TAILS[0] ** (1 - weight)
+    freedom = float(np.exp(np.interp(-tail, -_TAILS, np.log(_FREEDOMS))))
+    half = max(half, 0.1 * _LATE_LEAST) / (0.67 + 0.33 / freedom)
+    return Delays.of(chance, middle, max(half**weight * _LATE_SPREAD ** (1 - weight), _LATE_LEAST), freedom)
 
 
 def _gap_length_logs(seen: Ints) -> Floats:
     """Return the logarithm of the probability of each gap length, from the lengths that were seen (int64).
 
     Devices lose packets in their own ways: single ones, as many as a buffer holds, as many as a flush takes. So
-    each length has the frequency with which it was seen. The prior (Dirichlet, of few gaps) is geometric for short
-    lengths, and uniform in the logarithm of the length for long ones.
+    each length has the frequency with which it was seen (a Dirichlet process). Its base is geometric, by the mean of
+    the short lengths or of all, and uniform in the logarithm of the length for long ones; how much the base weighs
+    follows from how many lengths differ (Antoniak, "Mixtures of Dirichlet processes", 1974).
     """
     short = seen[seen < _LONG]
-    further = (float(np.sum(short - 1)) + _PRIOR_GAPS * _EXTENDED / (1 - _EXTENDED)) / (len(short) + _PRIOR_GAPS)
-    stay = further / (1 + further)
+    prior = _PRIOR_GAPS * _EXTENDED / (1 - _EXTENDED)
     long = max((len(seen) - len(short)) / (len(seen) + _PRIOR_GAPS), _LONG_RATIO)
     length = np.maximum(np.arange(_LENGTHS), 1)
-    before = np.maximum((1 - stay) * stay ** (length - 1), np.where(length >= 8, long / 12 / length, 0.0))
+    base = np.where(length >= 8, long / 12 / length, 0.0)
+    for part in (short, seen):
+        further = (float(np.sum(part - 1)) + prior) / (len(part) + _PRIOR_GAPS)
+        stay = further / (1 + further)
+        base = np.maximum(base, (1 - stay) * stay ** (length - 1))
+    weight = _concentration(len(seen), len(np.unique(seen)))
     count = np.bincount(seen[seen < _LENGTHS], minlength=_LENGTHS)
     count_but_one = np.maximum(count - 1, 0)  # the assumed length of a gap is no evidence for that length
-    return np.asarray(np.log((count_but_one + _PRIOR_GAPS * before) / (max(len(seen) - 1, 0) + _PRIOR_GAPS)))
+    return np.asarray(np.log((count_but_one + weight * base) / (max(len(seen) - 1, 0) + weight)))
+
+
+def _concentration(samples: int, distinct: int) -> float:
+    """Return the concentration of a Dirichlet process of which ``samples`` draws have ``distinct`` values."""
+    weight = float(_PRIOR_GAPS)
+    for _ in range(20 if samples else 0):
+        weight = min(max(distinct / np.log1p(samples / weight), _PRIOR_GAPS), 100.0 * max(samples, 1))
+    return weight
 
 
 def _estimate_costs(
@@ -110,7 +135,6 @@ def _estimate_costs(
     some, marked_some = gaps(lost[~marked], 0.1), gaps(lost[marked], 0.6)
     unmatched = max(received - matched - 1, 0)
     spurious = min(max((unmatched + _PRIOR_SPURIOUS * 1000) / (received + 1000), 1e-5), 0.1)
-    late_log, late_spread = transitions.lateness(costs)
     pace = max(elapsed_ns / max(matched, 1), 1.0)
     return costs._replace(
         kept=np.log1p(-some),
@@ -119,10 +143,19 @@ def _estimate_costs(
         marked_opened=np.log(marked_some),
         lengths=_gap_length_logs(lost[lost > 0]),
         spurious=np.log(spurious / pace / _SYMBOLS),
-        stalled=min(transitions.late / (transitions.usual + 1000) + 1e-5, 0.1),
-        paused=min((transitions.paused + 1) / (transitions.opened + transitions.released + 20), 0.3),
-        late_log=late_log,
-        late_spread=late_spread,
+        hidden=np.log(min((transitions.hidden + 20 * _HIDDEN) / (transitions.opened + transitions.hidden + 20), 0.5)),
+        stalls=_estimate_delays(
+            min(transitions.late / (transitions.usual + 1000) + 1e-5, 0.1),
+            transitions.stalls,
+            costs.stalls,
+            costs.stall_ns,
+        ),
+        pauses=_estimate_delays(
+            min((transitions.paused + 1) / (transitions.opened + transitions.released + 20), 0.3),
+            transitions.pauses,
+            costs.pauses,
+            costs.stall_ns,
+        ),
         early=np.log(min((transitions.early + 1) / (transitions.usual + transitions.opened + 1000), 0.1)),
     )
 
@@ -236,10 +269,9 @@ def initial_model(
         marked_opened=np.log(0.6),
         lengths=_gap_length_logs(np.zeros(0, np.int64)),
         spurious=np.log(1e-3 / typical / max(2 * kinds, 1)),
-        stalled=0.1,
-        paused=0.1 if sequence.launch_program is None else 0.3,
-        late_log=np.log(typical),
-        late_spread=_LATE_SPREAD,
+        hidden=np.log(_HIDDEN),
+        stalls=Delays.of(0.1, np.log(typical), _LATE_SPREAD),
+        pauses=Delays.of(0.1 if sequence.launch_program is None else 0.3, np.log(typical), _LATE_SPREAD),
         early=np.log(1e-2),
         stall_ns=0.2 * typical,
         beam=25.0,
@@ -288,12 +320,19 @@ def estimate_tracks(model: Model, matches: Many[Match], sequence: Sequence, temp
         at = np.searchsorted(launches, match.launch)
         speed = tempo[at]
         step = np.diff(match.time) / speed[1:]
-        counts.append(lost)
-        marks.append(match.marked[1:])
         opens = np.diff(match.launch) > 0
+        gaps, again, hidden = _take_apart(track, match, lost, model.costs)
+        counts.append(np.concatenate([gaps, again]))
+        marks.append(np.concatenate([match.marked[1:], np.zeros(len(again), np.bool_)]))
+        counts_seen.hidden += hidden
         # A launch that waited for its submit carries no information on how long a track takes from launch to launch.
         released = opens & _released(track, match, speed, sequence, offset, submit_var)[1:]
-        mean, var = _estimate_transitions(track, match.event[1:], np.where(released, -1, lost), step)
+        # Nor does one after a silence: that was a pause, or launches were lost in it.
+        direct = opens & (lost == 0) & ~released
+        silent = direct.copy()
+        if direct.any():
+            silent &= step > float(np.median(step[direct])) + _SILENCE * track.period_ns
+        mean, var = _estimate_transitions(track, match.event[1:], np.where(released | silent, -1, lost), step)
         since, _, _ = _medians_by(match.event, (match.time - begin[at]) / speed, len(mean))
         since = np.where(np.isfinite(since), since, track.since_begin)
         off.append(np.abs(match.time - begin[at] - since[match.event] * speed))
@@ -337,12 +376,101 @@ def _lost_before(track: Track, match: Match) -> Ints:
     return np.diff(number, prepend=number[:1]) - 1
 
 
+def _take_apart(track: Track, match: Match, lost: Ints, costs: Costs) -> tuple[Ints, Ints, int]:
+    """Take gaps apart in which whole launches were rather not recorded than lost event by event.
+
+    ``lost`` is the number of events lost before each match but the first. Returns it, with what was lost of the launch
+    before in such gaps; what was lost of the launch after them; and the number of these gaps.
+    """
+    launches = np.diff(match.launch)
+    wide = np.flatnonzero(launches > 1)
+    if not len(wide):
+        return lost, lost[:0], 0
+    before, after = match.launch[wide], match.launch[wide + 1]
+    place = match.event - (track.first[track.launch_program[match.launch]] if len(track.launch_program) else 0)
+    head = place[wide + 1]
+    if len(track.launch_program):
+        tail = track.count_before[before + 1] - track.count_before[before] - 1 - place[wide]
+    else:
+        tail = track.events - 1 - place[wide]
+
+    number = after - before - 1
+    whole = costs.hidden - np.log(number * (number + 1.0)) + _loss_logs(costs, tail) + _loss_logs(costs, head)
+    apart = whole > _loss_logs(costs, lost[wide])
+    result = lost.copy()
+    result[wide[apart]] = tail[apart]
+    return result, head[apart], int(np.count_nonzero(apart))
+
+
 def hides_launches(tracks: Many[Track], matches: Many[Match]) -> bool:
     """Whether as many events as a launch has are assumed lost between two matches of a track."""
     return any(
         bool(np.any(_lost_before(track, match)[1:] >= track.events))
         for track, match in zip(tracks, matches, strict=True)
     )
+
+
+def undecided_silences(track: Track, match: Match, costs: Costs) -> int:
+    """Count silences that as many launches more or less explain nearly as well.
+
+    Only for programs that repeat: a launch list with submit times knows. ``match`` holds consecutive matches.
+    """
+    if len(track.launch_program) or len(match.launch) < 2:
+        return 0
+    launches = np.diff(match.launch)
+    number = match.launch * track.events + match.event
+    nominal = match.launch * track.period_ns + track.local_mean[match.event]
+    spread = match.launch * track.period_var + track.local_var[match.event]
+    since, mean, var, lost = np.diff(match.time), np.diff(nominal), np.diff(spread), np.diff(number) - 1
+    tempo = _tempo_around(since, mean, lost)
+    wide = np.flatnonzero(since > _SILENCE * track.period_ns)
+    since, mean, var, lost, launches = since[wide] / tempo, mean[wide], var[wide], lost[wide], launches[wide]
+    tail, head = track.events - 1 - match.event[wide], match.event[wide + 1]
+    cost = [
+        _silence_logs(costs, since, mean + more * track.period_ns, var + more * track.period_var,
+            lost + more * track.events, launches + more, tail, head)
+        for more in (-1, 0, 1)
+    ]  # fmt: skip
+    return int(np.count_nonzero(np.maximum(cost[0], cost[2]) > cost[1] - _DECIDED))
+
+
+def _tempo_around(since: Floats, mean: Floats, lost: Ints) -> float:
+    """Return the usual ratio of times to nominal ones, where nothing was lost."""
+    direct = (lost == 0) & (mean > 0)
+    return float(np.median(since[direct] / mean[direct])) if direct.any() else 1.0
+
+
+def _silence_logs(
+    costs: Costs, since: Floats, mean: Floats, var: Floats, lost: Ints, launches: Ints, tail: Ints,
+    head: Ints,
+) -> Floats:  # fmt: skip
+    """Logarithm of the probability of each silence, as the search judges it; -inf where it cannot be.
+
+    All arrays are of one length: time, nominal time and its variance, events lost, launches begun, and the events lost
+    of the launches before and after the silence.
+    """
+    var = np.maximum(var, costs.floor_ns2)
+    excess = since - mean
+    chance = -0.5 * excess**2 / var - 0.5 * np.log(2 * np.pi * var)
+    late = np.maximum(excess, 0.0) + costs.stall_ns
+    for delays, tries in ((costs.stalls, np.maximum(lost, 0) + 1), (costs.pauses, np.maximum(launches, 0))):
+        z = (np.log(late) - delays.middle) / delays.spread
+        tails = 0.5 * (delays.freedom + 1) * np.log1p(z * z / delays.freedom)
+        with np.errstate(divide="ignore"):
+            delayed = delays.norm + np.log(delays.chance * tries) - tails - np.log(late)
+        chance = np.where(excess > 0, np.maximum(chance, delayed), chance)
+    number = np.maximum(launches - 1, 1)
+    whole = costs.hidden - np.log(number * (number + 1.0)) + _loss_logs(costs, tail) + _loss_logs(costs, head)
+    losses = _loss_logs(costs, np.maximum(lost, 0))
+    losses = np.where(launches > 1, np.maximum(losses, whole), losses)
+    return np.where(lost >= 0, chance + losses, -np.inf)
+
+
+def _loss_logs(costs: Costs, count: Ints) -> Floats:
+    """Logarithm of the probability that as many events in a row were lost."""
+    most = len(costs.lengths) - 1
+    further = np.log(np.maximum(count, most) / most)
+    return np.where(count > 0, costs.opened + costs.lengths[np.minimum(count, most)] - further, costs.kept)
 
 
 def _estimate_transitions(track: Track, event: Ints, lost: Ints, step: Floats) -> tuple[Floats, Floats]:

@@ -48,6 +48,29 @@ _RISE = 0.02  # and ones that begin later
 _SKIP = 4.0  # launches: a gap longer than this is searched by time, not event by event
 
 
+class Delays(NamedTuple):
+    """Times by which something is late. Their logarithm has Student's distribution.
+
+    Attributes:
+        chance: probability (no logarithm) of a delay.
+        middle, spread: median and scale of the logarithm of delays, in nanoseconds.
+        freedom: degrees of freedom.
+        norm: logarithm of the density at the median, over ``chance`` and per unit of the logarithm.
+    """
+
+    chance: float
+    middle: float
+    spread: float
+    freedom: float
+    norm: float
+
+    @classmethod
+    def of(cls, chance: float, middle: float, spread: float, freedom: float = 1.0) -> Delays:
+        """Make them; one degree of freedom is Cauchy's distribution."""
+        norm = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - 0.5 * math.log(freedom * math.pi)
+        return cls(chance, middle, spread, freedom, norm - math.log(spread))
+
+
 class Costs(NamedTuple):
     """Logarithms of probabilities, and other parameters that judge an assignment.
 
@@ -57,9 +80,9 @@ class Costs(NamedTuple):
         marked_kept, marked_opened: the same where the device reported a loss.
         lengths: float64, by the number of lost events, if some were lost; the last entry's density continues.
         spurious: a packet that no event sent, with its density in time.
-        stalled: probability (no logarithm) of a transition that takes longer than it should.
-        paused: probability of a launch that begins later than it could.
-        late_log, late_spread: median and scale of the logarithm of such delays.
+        hidden: a launch that begins after launches of which nothing was recorded.
+        stalls: of transitions that take longer than they should.
+        pauses: of launches that begin later than they could.
         early: a track that waits less than usual, by any time.
         stall_ns: least scale of such a delay.
         beam: assignments that are this much worse than the best are dropped.
@@ -76,10 +99,9 @@ class Costs(NamedTuple):
     marked_opened: float
     lengths: Floats
     spurious: float
-    stalled: float
-    paused: float
-    late_log: float
-    late_spread: float
+    hidden: float
+    stalls: Delays
+    pauses: Delays
     early: float
     stall_ns: float
     beam: float
@@ -159,10 +181,18 @@ def _loss_log(kept: Any, opened: Any, lengths: Any, count: Any) -> Any:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _delay_log(count: Any, excess: Any, middle: Any, spread: Any) -> Any:
-    """Logarithm of the density of ``count`` delays, whose logarithm has a Cauchy distribution."""
-    z = (math.log(excess) - middle) / spread
-    return math.log(count / (3.141592653589793 * spread * (1.0 + z * z) * excess))
+def _hidden_log(hidden: Any, launches: Any) -> Any:
+    """Logarithm of the probability that ``launches`` in a row were not recorded: few are likelier than many."""
+    return hidden - math.log(launches * (launches + 1.0))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _delay_log(delays: Any, tries: Any, excess: Any) -> Any:
+    """Logarithm of the density of a delay by ``excess``, where ``tries`` of them may have happened."""
+    logarithm = math.log(excess)
+    z = (logarithm - delays.middle) / delays.spread
+    tail = 0.5 * (delays.freedom + 1.0) * math.log(1.0 + z * z / delays.freedom)
+    return delays.norm + math.log(delays.chance * tries) - tail - logarithm
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -389,18 +419,24 @@ def assign_packets(
                             expected |= lost == 0 and chance + kept > costs.spurious + 0.5 * costs.beam
                         else:
                             usual = chance
-                            if excess > 0.0:
-                                late = costs.stalled * (lost + 1)  # any of the transitions may have
+                            if excess > 0.0:  # any of the transitions may have been late
+                                chance = max(chance, _delay_log(costs.stalls, lost + 1, excess + stall_ns))
                                 if launch > launch0:
-                                    late += costs.paused
-                                chance = max(
-                                    chance, _delay_log(late, excess + stall_ns, costs.late_log, costs.late_spread)
-                                )
+                                    chance = max(chance, _delay_log(costs.pauses, 1, excess + stall_ns))
                             elif excess + less > 0.0:
                                 chance = max(chance, costs.early - math.log(less))
                             if chance > usual:  # a delay says little of the speed
                                 trust = _DELAYED
-                        score = score0 + chance + _loss_log(kept, opened, lengths, lost)
+                        losses = _loss_log(kept, opened, lengths, lost)
+                        if launch > launch0 + 1:  # or those before were never recorded
+                            ends = (launch0 + 1) * events if cyclic else count_before[launch0 + 1]
+                            losses = max(
+                                losses,
+                                _hidden_log(costs.hidden, launch - launch0 - 1)
+                                + _loss_log(kept, opened, lengths, ends - 1 - number0)
+                                + _loss_log(kept, opened, lengths, spot),
+                            )
+                        score = score0 + chance + losses
                         if lost > 0 and launch > launch0 and score > top - costs.beam:  # else the track knows better
                             score += _disagreement(
                                 costs.disagreement, begin_ns, timing.first_launch, timing.tolerance_ns, launch,
