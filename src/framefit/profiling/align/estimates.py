@@ -132,7 +132,7 @@ def _estimate_costs(
         # A beta prior of 20 transitions keeps thin evidence near the prior values.
         return (int(np.count_nonzero(part)) + 20 * opened) / (len(part) + 20)
 
-    some, marked_some = gaps(lost[~marked], 0.1), gaps(lost[marked], 0.6)
+    some, marked_some = gaps(lost[~marked], 0.1), gaps(lost[marked], float(np.exp(costs.marked_opened)))
     unmatched = max(received - matched - 1, 0)
     spurious = min(max((unmatched + _PRIOR_SPURIOUS * 1000) / (received + 1000), 1e-5), 0.1)
     pace = max(elapsed_ns / max(matched, 1), 1.0)
@@ -161,6 +161,8 @@ def _estimate_costs(
 
 
 _TABLE_SPREAD = 0.3  # what a table may be off by, each operation for itself: 25 % are usual before calibration
+_REPORTED_HERE = 1 - 1e-4  # that a reported loss is of a track: of the only one,
+_REPORTED_SOMEWHERE = 0.6  # or of one of several
 _PLAYED = 512  # launches that the program's table is played through
 _MEDIAN_VAR = 1.5708  # variance of a median over that of a mean
 _LEAST_RATIO = 0.005  # of a transition: spread that is never gone below, for what no sample shows
@@ -262,11 +264,12 @@ def initial_model(
         transition_sd[opens] = np.hypot(transition_sd[opens], 0.1 * spans[program])
         tracks.append(retime(track, mean, transition_sd**2, since, spans, least))
     period = max(float(spans[0] if sequence.launch_program is None else spans.mean()), 1.0)
+    reported = _REPORTED_HERE if len(sequence.units.track_core) == 1 else _REPORTED_SOMEWHERE
     costs = Costs(
         kept=np.log(0.9),
         opened=np.log(0.1),
-        marked_kept=np.log(0.4),
-        marked_opened=np.log(0.6),
+        marked_kept=np.log1p(-reported),
+        marked_opened=np.log(reported),
         lengths=_gap_length_logs(np.zeros(0, np.int64)),
         spurious=np.log(1e-3 / typical / max(2 * kinds, 1)),
         hidden=np.log(_HIDDEN),
