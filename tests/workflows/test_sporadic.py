@@ -211,6 +211,15 @@ def test_times_are_of_events_only(folder: Path) -> None:
         load_workload(path)
 
 
+def test_faults_of_windows_are_not_of_events(planned: Plan, folder: Path) -> None:
+    """A stream without a rate cannot stall; other faults of its frames can be injected."""
+    with pytest.raises(InputError, match="'trigger' brings events"):
+        simulate(planned, windows=10, output=folder / "stalled", inject=["stall:trigger@2w..4w"])
+    result = simulate(planned, windows=60, output=folder / "failed", inject=["raise:wake@0w.."])
+    assert {frame.fate for frame in result.frames if frame.model == "wake"} <= {"dropped"}
+    assert all(model.missed == 0 for model in result.metrics.models if model.name != "wake")
+
+
 # In a program ---------------------------------------------------------------------------------------------------------
 
 

@@ -249,6 +249,7 @@ def device_program(opened: OpenTimetable) -> Program:
 
 
 _OF_FRAMES = ("nan", "inf", "shape")
+_OF_WINDOWS = ("stall", "burst", "end")
 
 
 def check_faults(faults: Sequence[Fault], opened: OpenTimetable, *, frames: bool) -> None:
@@ -268,6 +269,12 @@ def check_faults(faults: Sequence[Fault], opened: OpenTimetable, *, frames: bool
     streams = [stream.name for stream in streams_of(opened.workload)]
     for fault in faults:
         check_fault(fault, launched, streams)
+        if fault.kind in _OF_WINDOWS and fault.name in opened.workload.event_streams:
+            raise InputError(
+                f"{fault.kind} is a fault of streams that have a rate, and {fault.name!r} brings events",
+                where=f"inject {fault.kind}:{fault.name}",
+                remedy="say when its events come: times_ms of the stream",
+            )
         if fault.kind in _OF_FRAMES and not frames:
             raise InputError(
                 f"{fault.kind} is a fault of frames, and none are read",
