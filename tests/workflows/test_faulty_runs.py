@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import re
+import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -254,3 +257,23 @@ def test_in_real_time(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     by_name = faults_of(result.metrics)
     assert by_name == {"small": (False, {"error": 1}), "chain": (False, {"hang": 1})}
     assert len(rows(tmp_path / "out")) == 80
+
+
+@pytest.mark.timed
+def test_times_of_faults_count_from_the_first_release(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes until a run in real time begins."""
+    no_noise(monkeypatch)
+    monkeypatch.setattr("framefit.runtime.session._LEAST_FLOOR", 3)
+
+    @contextlib.contextmanager
+    def slowly() -> Iterator[None]:
+        time.sleep(0.2)
+        yield
+
+    monkeypatch.setattr("framefit.runtime.session.steady", slowly)
+    result = run(plan(app(folder), in_real_time=True), windows=40, output=tmp_path / "out", inject=["raise:small@20w"])
+    (fault,) = result.metrics.injected
+    assert fault.times == 1
+    assert fault.first_window in (20, 21)

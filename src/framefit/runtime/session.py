@@ -717,11 +717,12 @@ class Session:
 
         def keep_beat(leave: Callable[[], bool]) -> None:
             with steady():
+                if injected is not None:  # here, for collecting garbage may take as long as several windows
+                    injected.arm(device.clock.now_ns() + LEAD_NS)
                 self.group.run(windows, stop=lambda: leave() or stop(), on_idle=on_idle)
 
         if injected is not None:
             injected.patience_ns = max(patience.values())
-            injected.arm(device.clock.now_ns() + LEAD_NS)
         try:
             watched(self.group, injected or device, patience, keep_beat)
         except FramefitError as error:  # of the device, a sink, a stream
