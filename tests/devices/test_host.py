@@ -203,3 +203,18 @@ class TestThreadState:
         assert not waits
         assert rested_ns < 50_000_000
         assert host.thread_state(busy) == (False, 0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "saturates"),
+    [
+        ("sse4_2 ssse3 avx2", True),
+        ("ssse3 avx2 avx_vnni", False),
+        ("ssse3 avx512f avx512_vnni", False),
+        ("asimd", False),
+    ],
+)
+def test_int8_kernels_that_saturate_are_known(tmp_path: Path, flags: str, *, saturates: bool) -> None:
+    """On x86 without VNNI; ARM's kernels add in 32 bits."""
+    key = "Features" if flags == "asimd" else "flags"
+    assert host.sums_of_products_saturate(system(tmp_path, {"proc/cpuinfo": f"{key} : {flags}"})) == saturates

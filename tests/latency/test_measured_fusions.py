@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from boards import NOISE, UNIT, vpu
+from boards import NOISE, UNIT, resnet20, vpu
 
 from framefit import GraphBuilder, Model
 from framefit.core.target import Variation
 from framefit.devices.npu.costs import layer_times
 from framefit.devices.npu.device import NpuDevice
 from framefit.latency.fusion import known_groups, measured_fusions, recorded
+from framefit.latency.measure import measure
 
 
 def network() -> Model:
@@ -34,6 +35,26 @@ def test_the_devices_own_groups_are_found(variation: Variation, repeats: int) ->
     assert apart
     if not variation.sigma_ratio:
         assert all(abs(pair.gain_ns) < 20 for pair in apart)
+
+
+def test_gains_below_the_noise_are_decided_together() -> None:
+    """An activation saves 120 ns of a launch of 110 us: no pair shows that by itself, all of its kind do."""
+    device, model = vpu(NOISE, seed=1), resnet20()
+    pairs = measured_fusions(device, UNIT, model, repeats=1000)
+    groups = known_groups(model, recorded(model, pairs))
+    found, told = (sum(device.layers_ns(model.grouped(by), UNIT)) for by in (groups, device.fusions(model)))
+    assert found == pytest.approx(told, rel=0.02)
+    assert sum(device.layers_ns(model, UNIT)) > 1.1 * told
+
+
+def test_the_whole_network_tells_when_fusions_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers that add up to more than the network takes are warned of; with all fusions nothing is said."""
+    board = vpu(NOISE, seed=1, name="meteor-lake")
+    whole = measure(network(), target=board, fusions="measured", audit="none", repeats=1000)
+    assert not any("add up to" in warning for warning in whole.warnings)
+    monkeypatch.setattr("framefit.latency.measure.measured_fusions", lambda *_, **__: ())
+    apart = measure(network(), target=vpu(NOISE, seed=1, name="meteor-lake"), fusions="measured", audit="none")
+    assert any("block: its layers, with the fusions that were found, add up to" in one for one in apart.warnings)
 
 
 def test_a_device_that_fuses_nothing_has_no_groups() -> None:

@@ -123,6 +123,16 @@ def _version(*distributions: str) -> str:
     return "unknown"
 
 
+def sums_of_products_saturate(root: Path = ROOT) -> bool:
+    """Whether sums of two products of unsigned and signed bytes overflow in this processor's int8 kernels.
+
+    So on x86 without VNNI: VPMADDUBSW adds pairs of products in 16 bits (Intel, "Intrinsics Guide"). Weights of 7 bits
+    keep these sums exact.
+    """
+    flags = set(cpuinfo(root).get("flags", "").split())
+    return "ssse3" in flags and not flags & {"avx_vnni", "avx512_vnni"}
+
+
 @functools.cache
 def _facts(root: Path) -> tuple[tuple[str, str | int | float | bool], ...]:
     cpu = cpuinfo(root)

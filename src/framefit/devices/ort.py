@@ -43,7 +43,13 @@ from framefit.devices.device import (
     random_inputs,
     target_facts,
 )
-from framefit.devices.host import available_cores, default_core, fingerprint, kept_denormals
+from framefit.devices.host import (
+    available_cores,
+    default_core,
+    fingerprint,
+    kept_denormals,
+    sums_of_products_saturate,
+)
 from framefit.errors import DeviceError, HangError, InputError, UnsupportedError
 
 __all__ = ["predictor", "quantised", "weight_nodes"]
@@ -98,7 +104,8 @@ def quantised(model: Model, inputs: npt.NDArray[np.float32], *, but: Collection[
     """Make the same network in int8, with weights by channel; normalisations are folded into them first.
 
     Ranges of activations are the least and greatest values for ``inputs``: unsigned activations and signed weights, as
-    the runtime's kernels on x86 and ARM need them (ONNX Runtime, "Quantize ONNX Models", static quantization).
+    the runtime's kernels on x86 and ARM need them (ONNX Runtime, "Quantize ONNX Models", static quantization). Where
+    this processor's int8 kernels would saturate, weights have 7 bits.
 
     Args:
         model: it has one input, in floating point.
@@ -123,6 +130,7 @@ def quantised(model: Model, inputs: npt.NDArray[np.float32], *, but: Collection[
                 _Reader(model, inputs),
                 quant_format=QuantFormat.QDQ,
                 per_channel=True,
+                reduce_range=sums_of_products_saturate(),
                 activation_type=QuantType.QUInt8,
                 weight_type=QuantType.QInt8,
                 nodes_to_exclude=sorted(but),

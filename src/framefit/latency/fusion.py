@@ -3,25 +3,33 @@
 T1 + T2 - T12, each without the overhead of its own transfers and its launch (see
 :mod:`framefit.latency.overhead`), is 0 for two layers that are not fused. Otherwise it is the time that
 fusing them saves.
+
+Most gains are as small as the noise of a launch. But devices fuse by rules: what holds for a convolution and its
+activation holds for most of them. So pairs of the same operators are decided together, by the part of the shorter
+layers' time that they save in sum, and a pair is decided by itself only where its own gain is beyond doubt.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from framefit.core.latency_table import MeasuredFusion, Value
 from framefit.core.model import Model, Node, configuration, with_auxiliary
 from framefit.devices.device import Device
 from framefit.errors import FramefitError
-from framefit.latency.overhead import fit_overhead, overhead_design
+from framefit.latency.overhead import Contrast, fit_overhead, overhead_design
 from framefit.latency.rounds import RUNS, Rounds, interval
 
 _DETECTION = 4.65  # standard deviations (Currie, 1968)
+_NOTHING = 0.01  # of a network's time: pairs of one kind that take no more are left apart
+_SURE = 3.29  # standard deviations of a kind's share from the limit
+_MOST = 20  # times as many repeats, where some kind is undecided
 _LEAST_SHARE = 0.5  # of the shorter layer: caches alone save less
 _TURNS = 4  # a chain grows by one layer in each turn
 
@@ -34,13 +42,34 @@ class FusedPair:
         nodes: of both layers.
         gain_ns: T1 + T2 - T12, all without overhead.
         interval_ns: 90 %.
-        fused: whether the gain exceeds noise, and is at least half of the shorter layer.
+        fused: whether the gain, or that of all pairs of these operators, is at least half of the shorter layer.
+        decided: whether noise cannot explain that; otherwise ``fused`` is only the likelier answer.
     """
 
     nodes: tuple[str, ...]
     gain_ns: float
     interval_ns: tuple[float, float]
     fused: bool
+    decided: bool = True
+
+
+@dataclass(frozen=True)
+class _Test:
+    """A pair that was measured: its operators; in ns, for each replicate, the gain and the shorter layer's time."""
+
+    nodes: tuple[str, ...]
+    kind: tuple[str, str]
+    gain: npt.NDArray[np.float64]
+    shorter: npt.NDArray[np.float64]
+    both_ns: float
+
+    def alone(self) -> bool | None:
+        """Whether it is fused, by its own gain; ``None``: that may be noise."""
+        gain, shorter = self.gain[0], max(self.shorter[0], 0.0)
+        noise = _DETECTION * float(np.std(self.gain[1:]))
+        if gain > max(noise, _LEAST_SHARE * shorter):
+            return True
+        return False if gain + noise < _LEAST_SHARE * shorter else None
 
 
 def measured_fusions(
@@ -50,6 +79,7 @@ def measured_fusions(
     *,
     known: Collection[MeasuredFusion] = (),
     repeats: int = 100,
+    refine: bool = False,
     seed: int = 0,
     stop: Callable[[], bool] | None = None,
 ) -> tuple[FusedPair, ...]:
@@ -67,7 +97,7 @@ def measured_fusions(
         fresh = {nodes: decided.get(_key(order, nodes)) for nodes in _pairs(current) if nodes not in is_fused}
         is_fused |= {nodes: fused for nodes, fused in fresh.items() if fused is not None}
         unknown = [nodes for nodes, fused in fresh.items() if fused is None]
-        tried = {pair.nodes: pair for pair in _tried(device, unit, current, unknown, repeats, seed, stop)}
+        tried = {pair.nodes: pair for pair in _tried(device, unit, current, unknown, repeats, refine, seed, stop)}
         measured |= tried
         is_fused |= {nodes: pair.fused for nodes, pair in tried.items()}
         if (stop is not None and stop()) or not any(is_fused.get(nodes) for nodes in fresh):
@@ -147,6 +177,7 @@ def _tried(
     model: Model,
     pairs: Iterable[tuple[str, ...]],
     repeats: int,
+    refine: bool,
     seed: int,
     stop: Callable[[], bool] | None,
 ) -> list[FusedPair]:
@@ -162,24 +193,63 @@ def _tried(
             both = rounds.add("pair", _alone(joined, set(nodes)))
         except FramefitError:  # it cannot run alone, so it is no pair
             continue
-        launches.append((nodes, first, second, both))
+        launches.append((nodes, (parts[0].op, parts[1].op), (first, second, both)))
     if not launches:
         return []
     design = overhead_design("avgpool", (run.input_bytes for run in rounds.runs), seed)
     grid = [rounds.add("overhead", auxiliary) for auxiliary in design.models]
-    rounds.measure(max(math.ceil(repeats / RUNS), 1), stop)
-    if not rounds.measured:
-        return []
+    contrasts = [contrast.over(grid) for contrast in design.contrasts]
+    count = max(math.ceil(repeats / RUNS), 1)
+    most = _MOST * count if refine else count
+    while True:
+        complete = rounds.measure(count, stop)
+        if not rounds.measured:
+            return []
+        tried = _judged(_tests(rounds, contrasts, launches))
+        if not complete or count >= most or all(pair.decided for pair in tried):
+            return tried
+        count = min(2 * count, most)
+
+
+_Launches = tuple[tuple[str, ...], tuple[str, str], tuple[int, int, int]]
+
+
+def _tests(rounds: Rounds, contrasts: Sequence[Contrast], launches: Iterable[_Launches]) -> list[_Test]:
     medians = rounds.medians()
-    fit = fit_overhead([contrast.over(grid) for contrast in design.contrasts], medians)
-    tried = []
-    for nodes, *places in launches:
+    fit = fit_overhead(contrasts, medians)
+    tests = []
+    for nodes, kind, places in launches:
         over = [fit.of(rounds.runs[place].input_bytes, rounds.runs[place].output_bytes) for place in places]
         first_ns, second_ns, both_ns = (medians[:, place] - ns for place, ns in zip(places, over, strict=True))
-        gain = first_ns + second_ns - both_ns
-        enough = max(_DETECTION * float(np.std(gain[1:])), _LEAST_SHARE * min(first_ns[0], second_ns[0]))
-        tried.append(FusedPair(nodes, float(gain[0]), interval(gain), bool(gain[0] > max(enough, 0))))
-    return tried
+        shorter_ns = first_ns if first_ns[0] < second_ns[0] else second_ns
+        tests.append(_Test(nodes, kind, first_ns + second_ns - both_ns, shorter_ns, both_ns[0]))
+    return tests
+
+
+def _judged(tests: Sequence[_Test]) -> list[FusedPair]:
+    """Decide pairs of the same operators together, and those by themselves whose own gain is beyond doubt."""
+    kinds: dict[tuple[str, str], list[_Test]] = {}
+    for test in tests:
+        kinds.setdefault(test.kind, []).append(test)
+    whole_ns = sum(test.both_ns for test in tests) / 2  # each layer is in two pairs
+    shares = {}
+    for kind, same in kinds.items():
+        open_ones = [test for test in same if test.alone() is None]
+        if not open_ones:
+            continue
+        gain, shorter = (np.sum([getattr(test, name) for test in open_ones], axis=0) for name in ("gain", "shorter"))
+        beyond = gain - _LEAST_SHARE * shorter
+        noise = _SURE * float(np.std(shorter[1:]))
+        if shorter[0] < noise:  # whether they take any time is not known
+            shares[kind] = False, bool(shorter[0] + noise < _NOTHING * whole_ns)
+        else:
+            shares[kind] = bool(beyond[0] > 0), bool(abs(beyond[0]) > _SURE * float(np.std(beyond[1:])))
+    pairs = []
+    for test in tests:
+        alone = test.alone()
+        fused, decided = shares[test.kind] if alone is None else (alone, True)
+        pairs.append(FusedPair(test.nodes, float(test.gain[0]), interval(test.gain), fused, decided))
+    return pairs
 
 
 def _alone(model: Model, nodes: set[str]) -> Model:

@@ -24,7 +24,7 @@ from framefit.devices.npu.cycles import unit_named
 from framefit.errors import FramefitError, InputError
 from framefit.latency.audit import LEAST_NETWORKS, audit_networks, with_audit
 from framefit.latency.campaign import LEAST_REPEATS, Campaign
-from framefit.latency.estimate import open_target
+from framefit.latency.estimate import Estimator, open_target
 from framefit.latency.fusion import known_groups, measured_fusions, recorded
 from framefit.latency.interpolation import ShapeChoice
 from framefit.latency.rounds import Rounds
@@ -40,6 +40,7 @@ _MORE_SHAPES = 0.25  # of the number that was measured, in each turn
 _TRIED = 3  # launches of each model, to estimate the duration of a measurement
 _OVERHEAD_RUNS = 60  # of auxiliary layers of two kinds
 _WARM_UP = 4  # launches
+_MISMATCH = 0.03  # of a whole network: layers that add up to something else
 
 
 class _TableBuilder:
@@ -138,7 +139,9 @@ class _TableBuilder:
             earlier=self._earlier,
             failed=self._failed.values(),
         )
-        wholes = self._whole_runs(campaign)
+        wholes = self._whole_runs(campaign, self._networks)
+        found = settings.fusions == "measured"
+        own = self._whole_runs(campaign, list(zip(self._models, self._grouped, strict=True)) if found else [])
         if self._earlier is not None:
             campaign.rounds.take_over(self._earlier.runs)
         self._notify(f"measuring {len(layers)} layers")
@@ -154,6 +157,8 @@ class _TableBuilder:
                 (network, rounds.median_ns(place)) for network, place in wholes if len(rounds.runs[place].samples_ns)
             ]
             table = with_audit(table, measured, self._unit) if table.entries else table
+        if table.entries:
+            self._warnings += _mismatches(table, self._unit, own, campaign.rounds)
         fusions = tuple(self._fusions) if settings.fusions == "measured" else None
         return msgspec.structs.replace(table, warnings=(*table.warnings, *self._warnings), fusions=fusions)
 
@@ -173,22 +178,28 @@ class _TableBuilder:
                 model,
                 known=self._fusions,
                 repeats=LEAST_REPEATS if settings.repeats is None else settings.repeats,
+                refine=settings.repeats is None,
                 seed=settings.seed,
                 stop=self._ended,
             )
+            if undecided := sum(not pair.decided for pair in pairs):
+                self._warnings.append(
+                    f"{model.name}: noise hides whether {undecided} of {len(pairs)} pairs of layers run as one; the "
+                    "likelier answer counts: allow more --repeats"
+                )
             self._fusions += recorded(model, pairs)
             groups = list(known_groups(model, self._fusions))  # the same groups as those of the table's later readers
         grouped = model.grouped(groups)
         return (grouped, *distinct_layers(grouped, None, self._unit))
 
-    def _whole_runs(self, campaign: Campaign) -> list[tuple[Model, int]]:
+    def _whole_runs(self, campaign: Campaign, networks: Sequence[tuple[Model, Model]]) -> list[tuple[Model, int]]:
         """Networks as models of layers, and their indices among the campaign's runs."""
         places = []
-        for network, grouped in self._networks:
+        for network, grouped in networks:
             try:
                 places.append((grouped, campaign.rounds.add("network", network)))
             except FramefitError as error:
-                self._warnings.append(f"{network.name} is not audited: {error.what}")
+                self._warnings.append(f"{network.name} is not launched whole: {error.what}")
         return places
 
     def _grown(
@@ -257,6 +268,28 @@ class _TableBuilder:
         seconds = (self._device.clock.now_ns() - self._begun) / 1e9
         late = settings.max_seconds is not None and seconds >= settings.max_seconds
         return late or (self._stop is not None and self._stop())
+
+
+def _mismatches(table: LatencyTable, unit: str, wholes: Sequence[tuple[Model, int]], rounds: Rounds) -> list[str]:
+    """Warnings about networks that take another time than their layers, by the fusions that were found, add up to."""
+    warnings = []
+    plain = Estimator(msgspec.structs.replace(table, correction=None), unit)
+    for grouped, place in wholes:
+        try:
+            estimated = plain.estimate(grouped)
+        except InputError:  # a layer that could not be measured, which the table says
+            continue
+        if not len(rounds.runs[place].samples_ns):
+            continue
+        whole_ns = rounds.median_ns(place)
+        off_ns = abs(estimated.total_ns - whole_ns)
+        if off_ns > max(_MISMATCH * whole_ns, estimated.interval_ns[1] - estimated.interval_ns[0]):
+            warnings.append(
+                f"{grouped.name}: its layers, with the fusions that were found, add up to "
+                f"{estimated.total_ns / 1e6:.3f} ms, the whole network takes {whole_ns / 1e6:.3f} ms: some fusions are "
+                "missing, or layers depend on each other; raise --repeats, or use --fusions device"
+            )
+    return warnings
 
 
 def _layers_of(grouped: Model) -> Counter[str]:
