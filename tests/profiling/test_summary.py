@@ -31,7 +31,7 @@ def summary(run: Bridged, **given: object) -> Profile:
 def covered(run: Bridged, names: list[str], key: np.ndarray) -> list[bool]:  # type: ignore[type-arg]
     """Whether each total's interval holds the truth."""
     truth = np.bincount(key, run.true_ns, len(names))
-    totals = Sums(run.reconstruction.log, run.sequence, 0.9).by(key.astype(np.int64), names)
+    totals = Sums(run.reconstruction.log, run.sequence, 0.9).by(lambda _: key.astype(np.int64), names)
     return [totals[name].interval_ns[0] <= true <= totals[name].interval_ns[1] for name, true in zip(names, truth)]  # noqa: B905
 
 
@@ -86,7 +86,7 @@ def test_nothing_bounds_what_lies_beyond_the_last_event() -> None:
     how, low, high = log.end_how.copy(), log.end_low_ns.copy(), log.end_high_ns.copy()
     how[last], low[last], high[last] = How.OUTSIDE, log.end_ns[last] - 700, log.end_ns[last] + 700
     open_log = dataclasses.replace(log, end_how=how, end_low_ns=low, end_high_ns=high)
-    total = Sums(open_log, run.sequence, 0.9).by(np.zeros(len(log), np.int64), ["all"])["all"]
+    total = Sums(open_log, run.sequence, 0.9).by(lambda log: np.zeros(len(log), np.int64), ["all"])["all"]
     assert (total.interval_ns[1] - total.interval_ns[0]) / 2 == pytest.approx(700, rel=0.2)
 
 
@@ -120,8 +120,8 @@ def test_totals_of_many_keys_are_those_of_few() -> None:
     run = bridged(program_of("cp" * 150), 4, loss=0.3, burst=3)
     log = run.reconstruction.log
     sums, at = Sums(log, run.sequence, 0.9), operation_positions(log, run.sequence)
-    many = sums.by(at, [str(index) for index in range(300)])
-    alone = sums.by(np.where(at == 270, 0, -1).astype(np.int64), ["one"])
+    many = sums.by(lambda _: at, [str(index) for index in range(300)])
+    alone = sums.by(lambda _: np.where(at == 270, 0, -1).astype(np.int64), ["one"])
     assert many["270"] == alone["one"]
 
 

@@ -27,6 +27,7 @@ __all__ = ["apply_table_to_program", "latency_entries", "window_releases"]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 _ENOUGH = 8  # measured executions: from here on inferred ones are not needed (order statistics give a 90 % interval)
+_LEAST_MEASURED = 3  # executions: what is inferred follows from expectations, and says nothing against them
 _MATERIAL_RATIO = 0.02  # what a plan does not care about: cuts are chosen within 2 % of overhead
 _PLANNED_Z = normal_quantile(0.99)  # the quantile 0.99 that plans take
 _BLOCK = 64  # windows that share one estimate of the beat's phase: clocks drift against each other
@@ -98,12 +99,14 @@ def find_slow_operations(
 ) -> tuple[Violation, ...]:
     """Find operations whose median is, surely and by more than 2 %, above the expectation; the costliest first.
 
+    An operation of which hardly an execution was wholly measured is never one of them.
+
     ``count`` of a violation is the number of executions beyond the quantile of the expectation that plans take (0.99).
     """
     key = operation_positions(log, sequence)
     times = operation_times(log, key, len(sequence.operations), confidence)
     allowed = sequence.expected_ns * (1 + _MATERIAL_RATIO) + resolution_ns
-    late = np.flatnonzero((times.count > 0) & (times.low_ns > allowed))
+    late = np.flatnonzero((times.measured >= _LEAST_MEASURED) & (times.low_ns > allowed))
     limit = sequence.expected_ns * (1 + np.maximum(_PLANNED_Z * sequence.sigma_ratio, _MATERIAL_RATIO)) + resolution_ns
     beyond = np.bincount(key[log.end_low_ns - log.start_high_ns > limit[key]], minlength=len(sequence.operations))
     cost = (times.median_ns - sequence.expected_ns) * times.count
@@ -339,9 +342,8 @@ def apply_table_to_program(program: Program, table: LatencyTable) -> tuple[Progr
 def latency_entries(log: OperationLog, sequence: Sequence, confidence: float) -> tuple[LatencyEntry, ...]:
     """Make entries of a latency table: median durations of layers, executions of one configuration together.
 
-    Measured executions count alone where there are enough of them; a layer that was never fully measured gives an
-    entry from inferred ones, with their interval. ``samples_ns`` are measured executions, evenly chosen; layers that
-    took no time at all have no entry.
+    Measured executions count alone where there are enough of them; a layer that was never fully measured has no
+    entry, nor has one that took no time at all. ``samples_ns`` are measured executions, evenly chosen.
 
     Args:
         log: operations of the run.
@@ -364,7 +366,7 @@ def latency_entries(log: OperationLog, sequence: Sequence, confidence: float) ->
     ends = np.cumsum(times.measured)
     entries = []
     for number, operation in enumerate(layers):
-        if not times.count[number] or times.high_ns[number] <= 0:
+        if not times.measured[number] or times.high_ns[number] <= 0:
             continue
         executions = whole[ends[number] - times.measured[number] : ends[number]]
         executions = executions[:: max(-(-len(executions) // _MOST_SAMPLES), 1)]

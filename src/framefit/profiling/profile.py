@@ -32,8 +32,15 @@ from framefit.profiling.expectation import (
 from framefit.profiling.formats.readers import ReadTrace, read_trace
 from framefit.profiling.pairing import pair_events
 from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
-from framefit.profiling.totals import Sums
-from framefit.profiling.validation import certify, drop_unreadable, find_first_launch, is_complete, sanity_warnings
+from framefit.profiling.totals import MaskedRepair, Sums
+from framefit.profiling.validation import (
+    certify,
+    drop_unreadable,
+    find_first_launch,
+    is_complete,
+    repair_masked,
+    sanity_warnings,
+)
 
 __all__ = ["ProfileInput", "ProfileResult", "apply_table", "open_trace", "profile_trace"]
 
@@ -53,16 +60,16 @@ def summarise(
     diagnosis: Iterable[str] = (),
     warnings: Iterable[str] = (),
     resolution_ns: int = 1,
+    repairs: Iterable[MaskedRepair] = (),
 ) -> Profile:
     """Sum up a run: totals, utilisation, gaps and violations; :mod:`framefit.profiling.totals` says how.
 
     ``confidence`` is that of the log's intervals, and all others get it, too. ``launches`` are in the log's numbering
     of inferences, ``resolution_ns`` is that of the trace's clock. ``warnings`` come before those of the
-    reconstruction.
+    reconstruction. ``repairs`` of masked edges calibrate the totals' intervals.
     """
     log = reconstruction.log
-    sums = Sums(log, sequence, confidence)
-    position = operation_positions(log, sequence)
+    sums = Sums(log, sequence, confidence, tuple(repairs))
     units, unit = [unit.name for unit in program.units], log.unit.astype(np.int64)
     layers, layer_of = _number_names(
         f"{part.model}/{op.layer}" for part in program.programs for group in part.groups for op in group.operations
@@ -71,17 +78,17 @@ def summarise(
         f"{part.name}/{group.index}" for part in program.programs for group in part.groups for _ in group.operations
     )
     covered = int(log.end_ns.max() - log.start_ns.min()) if len(log) else 0
-    by_unit = sums.by(unit, units)
+    by_unit = sums.by(lambda log: log.unit.astype(np.int64), units)
     return Profile(
         method=method,
         events=reconstruction.counts,
         inferences=len(np.unique(log.inference)),
-        totals_by_kind=sums.by(log.kind.astype(np.int64), log.kinds),
+        totals_by_kind=sums.by(lambda log: log.kind.astype(np.int64), log.kinds),
         utilisation_by_unit={
             name: by_unit[name].duration_ns / covered if name in by_unit and covered else 0.0 for name in units
         },
-        totals_by_layer=sums.by(layer_of[position], layers),
-        totals_by_group=sums.by(group_of[position], groups),
+        totals_by_layer=sums.by(lambda log: layer_of[operation_positions(log, sequence)], layers),
+        totals_by_group=sums.by(lambda log: group_of[operation_positions(log, sequence)], groups),
         violations=(
             *find_slow_operations(log, sequence, program, confidence, resolution_ns),
             *find_overrun_periods(log, program, launches, timetable, confidence, resolution_ns),
@@ -197,6 +204,7 @@ def profile_trace(
 
     reconstruction = reconstruct(trace)
     notes += sanity_warnings(reconstruction, trace, source.program, source.where)
+    repairs = repair_masked(trace, reconstruction, reconstruct, seed)
     certificate = None
     if audit:
         notify("masking events to audit the reconstruction")
@@ -219,6 +227,7 @@ def profile_trace(
         diagnosis=diagnose(as_received, sequence, reconstruction),
         warnings=(*source.warnings, *notes),
         resolution_ns=trace.meta.resolution_ns,
+        repairs=repairs,
     )
     summary = msgspec.structs.replace(summary, certificate=certificate)
     return ProfileResult(summary, reconstruction.log, dataclasses.replace(source, trace=as_received), sequence)

@@ -10,15 +10,23 @@ calibration included. Gaps are independent of each other, but for one thing: all
 the same medians. An error of step i's median moves a total by A_i = sum over gaps of (1 if i belongs to
 it) - Q_S / Q, and adds se_i^2 A_i^2, with se_i = sqrt(pi / 2) sd_i / sqrt(n_i) of a median (Kendall and
 Stuart, "The Advanced Theory of Statistics", volume 1, section 14.12). Where steps are skewed, sums follow their
-means and not their medians: the interval reaches as much further as A_i times these differences say. Beyond the first
+means and not their medians, and A_i times these differences moves the middle of the interval. Beyond the first
 and last measured edge nothing is fixed: there the variance is that of the steps.
+
+That model knows nothing of stalls, of drift, or of packets that were taken for others. So sums are calibrated as
+edges are: measured edges are masked as losses struck and put back, and the error of each total of what was masked,
+over the deviation that the model gives it, is a sample (split-conformal prediction; Vovk, Gammerman and Shafer,
+"Algorithmic Learning in a Random World", section 4.1). The quantiles of all totals of one kind stretch the intervals.
+What totals have in common, such as the error of a median, grows with the number of lost operations and not with its
+root: where fewer were masked than lost, masks are added up until they are as many.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as Names
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,14 +46,40 @@ Ints = npt.NDArray[np.int64]
 _LEAST_SAMPLES = 3  # to take a spread from
 _STALL = 5.0  # deviations from the median
 _LEAST_RATIO = 0.05  # spread of an operation that was never measured and has none in the program
+_FEW_TOTALS = 40  # samples: below, their quantiles are unsure
 _MOST_GROUPS = 256  # at once: bounds the memory of the sensitivities
 
 
-class Sums:
-    """Sums up the operations of a log by any key; ``confidence`` is that of the log's intervals and of the totals'."""
+@dataclass(frozen=True)
+class MaskedRepair:
+    """A log of which measured edges were masked and inferred again.
 
-    def __init__(self, log: OperationLog, sequence: Sequence, confidence: float) -> None:
-        self._log = log
+    Attributes:
+        log: with what was inferred.
+        error_ns: float64, true minus inferred duration of each entry, 0 where it is not known.
+        touched: bool, entries whose true duration is known and of which an edge was inferred.
+    """
+
+    log: OperationLog
+    error_ns: Floats
+    touched: npt.NDArray[np.bool_]
+
+
+KeyOf = Callable[[OperationLog], Ints]
+"""Returns the index of the total that each entry of a log belongs to, or -1."""
+
+
+class Sums:
+    """Sums up the operations of a log by any key.
+
+    ``confidence`` is that of the log's intervals and of the totals', ``repairs`` are of masked edges of the same log.
+    """
+
+    def __init__(
+        self, log: OperationLog, sequence: Sequence, confidence: float, repairs: Names[MaskedRepair] = ()
+    ) -> None:
+        self._log, self._confidence, self._repairs = log, confidence, repairs
+        self._masked = [Sums(repair.log, sequence, confidence) for repair in repairs]
         self._z = two_sided_z(confidence)
         self._duration = (log.end_ns - log.start_ns).astype(np.int64)
         self._inferred = (log.start_how != How.MEASURED).astype(np.int64) + (log.end_how != How.MEASURED)
@@ -94,8 +128,9 @@ class Sums:
         self._skew = np.where(seen, mean - middle, 0.0)
         self._median_error = np.where(seen, math.sqrt(math.pi / 2) * spread / np.sqrt(np.maximum(number, 1)), spread)
 
-    def by(self, key: Ints, names: Names[str]) -> dict[str, Totals]:
-        """Return a total for each of ``names``; ``key`` (int64) is the index of each operation's name, or -1."""
+    def by(self, key_of: KeyOf, names: Names[str]) -> dict[str, Totals]:
+        """Return a total for each of ``names``, which ``key_of`` numbers."""
+        key = key_of(self._log)
         counted = key >= 0
         count = np.bincount(key[counted], minlength=len(names))
         total = np.zeros(len(names), np.int64)
@@ -103,9 +138,10 @@ class Sums:
         inferred = np.bincount(key[counted], self._inferred[counted], minlength=len(names))
         certain = np.zeros(len(names), np.int64)
         np.add.at(certain, key[counted], np.where(self._inferred == 0, self._duration, 0)[counted])
-        variance, shift = self._uncertainty(key, len(names))
-        low = total + np.minimum(shift, 0) - self._z * np.sqrt(variance)
-        high = total + np.maximum(shift, 0) + self._z * np.sqrt(variance)
+        variance, shift = self.uncertainty(key, len(names))
+        below, above = self._quantiles(key_of, len(names))
+        low = np.minimum(total + shift + below * np.sqrt(variance), total)
+        high = np.maximum(total + shift + above * np.sqrt(variance), total)
         totals = {}
         for index in np.flatnonzero(count).tolist():
             totals[names[index]] = Totals(
@@ -116,7 +152,25 @@ class Sums:
             )
         return totals
 
-    def _uncertainty(self, key: Ints, count: int) -> tuple[Floats, Floats]:
+    def _quantiles(self, key_of: KeyOf, count: int) -> tuple[float, float]:
+        """Return how many of the model's deviations totals reach below and above their middle."""
+        parts = []
+        for sums, repair in zip(self._masked, self._repairs, strict=True):
+            key = key_of(repair.log)
+            error = np.bincount(key[key >= 0], repair.error_ns[key >= 0], minlength=count)
+            variance, shift = sums.uncertainty(np.where(repair.touched, key, -1), count)
+            parts.append((error - shift, variance))
+        touched = sum(np.count_nonzero(repair.touched) for repair in self._repairs) / max(len(parts), 1)
+        if not parts or not touched:
+            return -self._z, self._z
+        weights = _weights(np.count_nonzero(self._inferred) / touched, len(parts))
+        samples = []
+        for turn in range(len(parts)):
+            error, variance = np.tensordot(np.roll(weights, turn), np.array(parts), 1)
+            samples.append(error[variance > 0] / np.sqrt(variance[variance > 0]))
+        return _two_quantiles(np.concatenate(samples), self._confidence)
+
+    def uncertainty(self, key: Ints, count: int) -> tuple[Floats, Floats]:
         """Return the variance of each total, and its offset because steps are skewed."""
         touched = np.flatnonzero(self._joined & ~(self._known[1:] & self._known[:-1]))
         variance, shift = np.zeros(count), np.zeros(count)
@@ -136,6 +190,24 @@ class Sums:
             variance[low : low + width] = drawn + squares @ sensitivity**2
             shift[low : low + width] = self._skew @ sensitivity
         return variance, shift
+
+
+def _weights(wanted: float, most: int) -> Floats:
+    """Return how often each of ``most`` masks counts, such that ``wanted`` masks are added up."""
+    return np.asarray(np.clip(max(wanted, 1.0) - np.arange(most), 0.0, 1.0))
+
+
+def _two_quantiles(samples: Floats, confidence: float) -> tuple[float, float]:
+    """Return quantiles with as much between them as ``confidence``; few samples give wider ones, by their deviation."""
+    if not len(samples):
+        return -two_sided_z(confidence), two_sided_z(confidence)
+    tail = (1 - confidence) / 2
+    reach = min((1 - tail) * (len(samples) + 1) / len(samples), 1.0)
+    low, high = (float(edge) for edge in np.quantile(samples, [1 - reach, reach]))
+    if len(samples) < _FEW_TOTALS:
+        wide = two_sided_z(confidence) * float(np.sqrt(np.mean(samples**2))) * (1 + 1 / len(samples))
+        low, high = min(low, -wide), max(high, wide)
+    return min(low, 0.0), max(high, 0.0)
 
 
 def medians(key: Ints, value: Floats, count: int) -> tuple[Floats, Ints]:

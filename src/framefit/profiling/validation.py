@@ -19,6 +19,7 @@ from framefit.core.program import Launches, Program
 from framefit.core.run_record import Percentiles
 from framefit.errors import InputError
 from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
+from framefit.profiling.totals import MaskedRepair
 from framefit.stats import wilson
 
 _MOST_NS = 1 << 61  # 73 years: beyond it differences of times overflow
@@ -171,6 +172,9 @@ Flags = npt.NDArray[np.bool_]
 _LEAST_RATIO, _MOST_RATIO = 0.02, 0.1  # masked, of what was received: more than a tenth would be another trace
 _LEAST_MASKED = 20  # below it a coverage has no meaning
 _ONE_TYPE = 0.95  # of the losses: then only this type is masked
+_ROUNDS = 3
+_MOST_MASKED = 30_000  # packets of the part of a trace that totals are calibrated with
+_MOST_HIDDEN = 0.4  # of the received ones: what is left has to be recognised
 _FIRST = 25  # packets by which the numbers of inferences of two logs are compared
 
 
@@ -190,6 +194,45 @@ def certify(
     kept = np.ones(len(trace), np.bool_)
     kept[event[masked]] = False
     return compare_repair(log, reconstruct(_mask_packets(trace, kept)).log, kept, as_struck=lost.count > 0)
+
+
+def repair_masked(
+    trace: Trace, reconstruction: Reconstruction, reconstruct: Callable[[Trace], Reconstruction], seed: int
+) -> list[MaskedRepair]:
+    """Mask received events as others were lost, reconstruct, and find the errors of the durations; several times.
+
+    The loss pattern of this trace, in order of time, is shifted and laid over what was received. Of a long trace the
+    first part is enough. Empty where nothing was lost or there is nothing to mask.
+    """
+    log = reconstruction.log
+    events = np.concatenate([log.start_event, log.end_event])
+    time = np.concatenate([log.start_ns, log.end_ns])
+    lost = np.concatenate([log.start_how, log.end_how]) != How.MEASURED
+    only = _LossPattern.of(log).only
+    places = np.arange(len(time)) if only is None else int(only) * len(log) + np.arange(len(log))
+    order = places[np.argsort(time[places], kind="stable")]
+    random, repairs = np.random.default_rng(seed), []
+    for _ in range(_ROUNDS if lost.any() else 0):
+        hidden = np.zeros(len(time), np.bool_)
+        hidden[order] = np.roll(lost[order], int(random.integers(1, len(order))))
+        hidden &= ~lost & (events < _MOST_MASKED)
+        most = round(_MOST_HIDDEN * min(int(np.count_nonzero(~lost)), _MOST_MASKED))
+        if (count := np.count_nonzero(hidden)) > most:  # a part of the run without a break, that bursts stay whole
+            struck = order[hidden[order]]
+            begin = int(random.integers(0, count - most))
+            hidden[struck[:begin]] = hidden[struck[begin + most :]] = False
+        if np.count_nonzero(hidden) < _LEAST_MASKED:
+            continue
+        kept = np.arange(len(trace)) < _MOST_MASKED
+        kept[events[hidden]] = False
+        again = reconstruct(_mask_packets(trace, kept)).log
+        received = _received(log)[0]
+        again = _numbered_alike(log, again, received[kept[received]], kept)
+        row = _matching_rows(again, log)
+        known = (row >= 0) & ~log.inferred[row]
+        error = (log.end_ns - log.start_ns)[row] - (again.end_ns - again.start_ns)
+        repairs.append(MaskedRepair(again, np.where(known, error, 0).astype(np.float64), known & again.inferred))
+    return repairs
 
 
 def _received(log: OperationLog) -> tuple[Ints, Ints, Ints]:
