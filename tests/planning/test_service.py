@@ -30,6 +30,14 @@ def test_time_that_the_model_in_turn_cannot_use_goes_to_the_next_that_fits() -> 
     assert rotation.choose([9, 8, 3], 10) == 0
 
 
+def test_of_several_that_fit_the_longest_uses_what_is_left() -> None:
+    """A shorter one may still fit after it; of equals it is the next in turn."""
+    rotation = Rotation(4)
+    assert rotation.choose([20, 3, 8, 8], 10) == 2
+    assert rotation.choose([20, 3, None, 12], 10) == 1
+    assert rotation.turn == 0
+
+
 def test_a_model_with_nothing_to_do_is_passed_over_for_this_round() -> None:
     """It waits for the one that has taken its turn, even if it has something to do by then."""
     rotation = Rotation(2)

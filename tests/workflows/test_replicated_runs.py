@@ -11,6 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import framefit
+from framefit.planning.beat import Beat
+from framefit.planning.playback import median_rates
 
 
 @pytest.fixture
@@ -65,6 +67,24 @@ def test_two_equal_units_serve_twenty_frames_a_second(app: Path) -> None:
     assert served.result_age_windows_max <= big.result_age_windows
     stored = json.loads((app.parent / "run" / "timetable.json").read_text(encoding="utf-8"))["models"][1]
     assert [segment["replica"] for segment in stored["segments"]] == [0, 0, 0, 1, 1, 1]
+
+
+def test_a_run_gives_each_replica_its_turns(app: Path) -> None:
+    """On a unit that is slower by two fifths: what is served is what playing the plan at medians promises."""
+    (app.parent / "costs.py").write_text(
+        "def ns(layer, unit, target):\n"
+        "    return float(layer.name.split('_')[1]) * 1e6 / (0.6 if unit == 'u1' else 1.0)\n",
+        encoding="utf-8",
+    )
+    _write(app.parent / "face.onnx", [4])
+    _write(app.parent / "big.onnx", [6, 4, 5, 8, 7, 12, 5, 10, 5, 10, 6, 7, 13, 4, 7, 5])
+    plan = framefit.plan(app)
+    timetable = plan.timetable
+    assert len(set(timetable.model("big").replica_turns)) > 1
+    beat = Beat(timetable.window_ns, timetable.guard_ns)
+    played, _ = median_rates(beat, timetable.models, 400)
+    result = framefit.simulate(plan, windows=800, output=app.parent / "run")
+    assert result.metrics.models[1].completed / 800 == pytest.approx(played["big"], rel=0.06)
 
 
 def test_results_come_in_the_order_of_the_frames(app: Path) -> None:

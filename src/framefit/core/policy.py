@@ -15,9 +15,9 @@ _WRONG = 0.1  # largest error of a share
 class Rotation:
     """Background models take turns, frame by frame; others use the time that does not suffice for the present turn.
 
-    The model whose turn it is runs whenever its next segment fits. Where it does not fit any more, the next model
-    in turn whose segment does may use the time: it would be lost otherwise, so no model is delayed. Shorter durations
-    never delay the model in turn, on which the bound on a result's age relies.
+    The model whose turn it is runs whenever its next segment fits. Where it does not fit any more, the longest segment
+    that does may use the time: it would be lost otherwise, so no model is delayed, and longer segments leave less of
+    it. Shorter durations never delay the model in turn, on which the bound on a result's age relies.
 
     Args:
         count: number of models, in order of service.
@@ -54,12 +54,16 @@ class Rotation:
             if needed_ns[self.turn] is not None:
                 break
             self._pass_on()
-        for step in range(len(self._order)):
+        due = needed_ns[self.turn] if needed_ns else None
+        if due is not None and due <= room_ns:
+            return self.turn
+        chosen, longest = None, -1
+        for step in range(len(self._order)):  # of equals the next in turn
             model = self._order[(self._place + step) % len(self._order)]
             needed = needed_ns[model]
-            if needed is not None and needed <= room_ns:
-                return model
-        return None
+            if needed is not None and longest < needed <= room_ns:
+                chosen, longest = model, needed
+        return chosen
 
     def finished(self, model: int) -> None:
         """Record that a frame of ``model`` is done; if it was its turn, the next turn begins."""

@@ -106,6 +106,7 @@ class PlannedModel(Record, kw_only=True):
         slots: largest number of each replica's frames in flight, and number of copies of tensors between units.
         after: models whose outputs it reads: it takes a frame when theirs of the same number is done.
         turns: number for each of its stages in a round of its unit.
+        replica_turns: the same of each replica's stages, if they differ.
         layers: of which its segments are made; ``None``: not stated, so that the model cannot be run from the file.
         whole_ns: median of the uncut model.
         min_distance_ns: of a sporadic model, between two of its events.
@@ -124,19 +125,30 @@ class PlannedModel(Record, kw_only=True):
     slots: int = 1
     after: tuple[str, ...] = ()
     turns: int = 1
+    replica_turns: tuple[int, ...] = ()
     layers: ModelLayers | None = None
     whole_ns: int = 0
     min_distance_ns: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.slots, self.turns) < 1:
-            raise ValueError(f"slots and turns must be at least 1, are {self.slots} and {self.turns}")
+        if min(self.slots, self.turns, *self.replica_turns) < 1:
+            turns = self.replica_turns or self.turns
+            raise ValueError(f"slots and turns must be at least 1, are {self.slots} and {turns}")
 
     @property
     def stages(self) -> tuple[tuple[Segment, ...], ...]:
         """Runs of successive segments on one unit, in order; one replica after the other."""
         runs = itertools.groupby(self.segments, key=lambda segment: (segment.replica, segment.unit))
         return tuple(tuple(run) for _, run in runs)
+
+    @property
+    def stage_turns(self) -> tuple[int, ...]:
+        """Turns of each of the stages in a round of its unit."""
+        return tuple(self.turns_of(stage[0].replica) for stage in self.stages)
+
+    def turns_of(self, replica: int) -> int:
+        """The same of each stage of a replica."""
+        return self.replica_turns[replica] if self.replica_turns else self.turns
 
     @property
     def replicas(self) -> tuple[PlannedModel, ...]:

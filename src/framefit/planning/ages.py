@@ -71,7 +71,7 @@ import functools
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 _MOST_PATTERN = 16  # windows of differing room that are told apart
@@ -134,15 +134,23 @@ class Spans:
         Returns:
             After the beginning of window 0, or ``None``: not within 10,000 windows.
         """
-        first, now = self._at(begin_ns)
-        done, at = 0, 0  # segments, and of ``work``
-        if work[-1] == 0:
-            return begin_ns
+        return self.done_each_ns([begin_ns], work)[0]
+
+    def done_each_ns(self, begins_ns: Iterable[int], work: Sequence[int]) -> list[int | None]:
+        """The same from each of several instants on."""
         needed = work
         if self.excess_ratio and not self.preemptive:
             quantiles, work = work, [math.ceil((1 + self.excess_ratio) * total) for total in work]
             own = (after - before for before, after in itertools.pairwise(quantiles))
             needed = [0, *(before + quantile for before, quantile in zip(work, own, strict=False))]
+        return [self._done_ns(begin_ns, work, needed) for begin_ns in begins_ns]
+
+    def _done_ns(self, begin_ns: int, work: Sequence[int], needed: Sequence[int]) -> int | None:
+        """When it is done; ``needed``: what was done before each segment starts, and what that needs."""
+        first, now = self._at(begin_ns)
+        done, at = 0, 0  # segments, and of ``work``
+        if work[-1] == 0:
+            return begin_ns
         for window in range(first, first + _MOST_WINDOWS):
             for begin, end in self.free[window % len(self.free)]:
                 served = max(now, begin) + self.events_ns
@@ -274,12 +282,12 @@ def _busy(
 
 def _over(spans: Spans, windows: range, work: Sequence[int]) -> int | None:
     """Longest time that ``work`` takes from the beginning of one of the windows."""
+    begins = [window * spans.window_ns for window in windows]
     times = []
-    for window in windows:
-        done = spans.done_ns(window * spans.window_ns, work)
+    for begin, done in zip(begins, spans.done_each_ns(begins, work), strict=True):
         if done is None:
             return None
-        times.append(done - window * spans.window_ns)
+        times.append(done - begin)
     return max(times)
 
 
@@ -341,8 +349,7 @@ def longest_ns(spans: Spans, work: Sequence[int], *, at_releases: bool = False) 
     if len(instants) > _MOST_INSTANTS and not at_releases:
         conservative, instants = True, [spans.begin_ns(window + 1) for window in range(len(spans.free))]
     longest = sums[-1]
-    for number, instant in enumerate(instants):
-        done = spans.done_ns(instant, sums)
+    for number, (instant, done) in enumerate(zip(instants, spans.done_each_ns(instants, sums), strict=True)):
         if done is None:
             return None
         since = spans.begin_ns(number) if conservative else instant  # no earlier one in this window is done later

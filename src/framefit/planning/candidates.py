@@ -158,13 +158,13 @@ class UnitCandidate:
         """Whether units support what they are to run."""
         return all(all(self.supported[run.unit][run.first : run.last + 1]) for run in runs)
 
-    def planned(self, runs: Sequence[Run], slots: int, turns: int) -> PlannedModel:
+    def planned(self, runs: Sequence[Run], slots: int, turns: Sequence[int] = (1,)) -> PlannedModel:
         """The model in segments at estimated costs.
 
         Args:
             runs: its pieces as segments.
             slots: frames in flight.
-            turns: in a round of each of its units.
+            turns: of each replica, in a round of each of its units.
         """
         segments = []
         for index, run in enumerate(runs):
@@ -194,7 +194,8 @@ class UnitCandidate:
             segments=tuple(segments),
             slots=slots,
             after=self.model.after,
-            turns=turns,
+            turns=turns[0],
+            replica_turns=tuple(turns) if len(set(turns)) > 1 else (),
         )
 
 
@@ -378,6 +379,10 @@ def served_share(timetable: Timetable, beat: Beat) -> float:
     return min(shares, default=1.0)
 
 
+Stages = Mapping[str, tuple[Stage, ...]]  # of each model
+Turns = Mapping[str, Sequence[int]]  # of each model's replicas
+
+
 class UnitSearch:
     """Placements of one workload, and what timetables they make.
 
@@ -394,6 +399,17 @@ class UnitSearch:
         models = [candidate.model for candidate in candidates]
         self.wanted = {model.name: beat.arriving(model, models) for model in models}
         self._known: dict[tuple[object, ...], Timetable] = {}
+
+    def may_have_several(self, candidate: UnitCandidate) -> bool:
+        """Whether a model's frames may go to several replicas: a background model that keeps no state.
+
+        Its frames come by themselves, and nobody reads it.
+        """
+        model, demand = candidate.model, self.beat.of(candidate.model.name)
+        read = any(model.name in other.model.after for other in self.candidates.values())
+        waits = demand.refuses or demand.waits
+        alone = not (model.after or read or waits)
+        return model.role == "background" and alone and not (candidate.stateful or candidate.pauses)
 
     def fitting(self, placed: Callable[[Problem], Placement], stages: int, *, parted: bool) -> Arranged:
         """The best timetable of placements with so many stages at most.
@@ -437,7 +453,7 @@ class UnitSearch:
         slots = {model.name: model.slots for model in arranged.timetable.models}
         longest = max((s.duration_ns for m in arranged.timetable.models for s in m.segments), default=None)
         weights = dict(placement.launches)
-        tried: set[tuple[int, ...]] = set()
+        tried: set[tuple[tuple[int, ...], ...]] = set()
         for _ in range(_TUNED):
             turns = self._turns(weights)
             if tuple(turns.values()) not in tried:
@@ -464,9 +480,9 @@ class UnitSearch:
         lengths = self.lengths()
         best: Arranged | None = None
         longest = lengths[0]
-        turns = self._turns(placement.launches)
+        turns: Turns = self._turns(placement.launches)
         for spare in (0, _SPARE):
-            slots = self.slots(placement, spare)
+            slots = self.slots(placement.stages, spare)
             if best is None and not self.built(placement, slots, turns, longest).timetable.feasible:
                 turns = {}  # results get older with turns
             for limit in lengths if best is None else [longest]:
@@ -483,9 +499,10 @@ class UnitSearch:
         assert best is not None
         return best
 
-    def _turns(self, weights: Mapping[str, float]) -> dict[str, int]:
+    def _turns(self, weights: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
         """In a round, in proportion to what is to be served."""
-        return dict(zip(weights, turns_in_proportion(list(weights.values())), strict=True))
+        turns = turns_in_proportion(list(weights.values()))
+        return {name: (count,) for name, count in zip(weights, turns, strict=True)}
 
     def lengths(self) -> list[int | None]:
         """Greatest segments to be tried: where the guard follows from them, shorter ones too."""
@@ -494,34 +511,34 @@ class UnitSearch:
         most = max(self.beat.pattern_ns) - self.beat.late_ns
         return [int(most / (1 + self.beat.excess_ratio) * _FINER**step) for step in range(_MOST_FINER)]
 
-    def slots(self, placement: Placement, spare: int) -> dict[str, int]:
+    def slots(self, placed: Stages, spare: int) -> dict[str, int]:
         """Frames in flight: at least one for each stage."""
         found = {}
-        for name, stages in placement.stages.items():
+        for name, stages in placed.items():
             candidate = self.candidates[name]
             most = max(Counter(stage.replica for stage in stages).values())
             several = most > 1 and not candidate.stateful and candidate.model.role == "background"
             found[name] = most + spare if several else 1
         return found
 
-    def built(
-        self, placement: Placement, slots: Mapping[str, int], turns: Mapping[str, int], longest_ns: int | None
-    ) -> Arranged:
-        """A placement's timetable.
+    def cut(
+        self, placed: Stages, slots: Mapping[str, int], turns: Turns, longest_ns: int | None
+    ) -> tuple[list[PlannedModel], dict[str, Sequence[Run]]] | None:
+        """The models in segments, and what these are made of; ``None`` where a unit does not support its part.
 
         Args:
-            placement: stages.
+            placed: stages of each model.
             slots: frames of each model in flight.
-            turns: of each model in a round; default: one.
+            turns: of each model's replicas in a round; default: one.
             longest_ns: quantile of a background segment.
         """
         stages = {
-            name: split_at([Run(s.unit, s.first, s.last, s.replica) for s in placement.stages[name]], one.pauses)
+            name: split_at([Run(s.unit, s.first, s.last, s.replica) for s in placed[name]], one.pauses)
             for name, one in self.candidates.items()
         }
         if not all(one.supports(stages[name]) for name, one in self.candidates.items()):
-            return self._unplaced(placement)
-        models = [one.planned(stages[name], slots[name], turns.get(name, 1)) for name, one in self.candidates.items()]
+            return None
+        models = [one.planned(stages[name], slots[name]) for name, one in self.candidates.items()]
         covered = self.beat.shared(models).covering(longest_ns)
         priority = [model for model in models if model.role == "priority"]
         rooms = {unit.name: segment_room(covered, priority, unit.name) for unit in self.units}
@@ -533,19 +550,26 @@ class UnitSearch:
             if candidate.model.role == "background":
                 found = cut_stages(
                     candidate.pieces,
-                    placement.stages[name],
+                    placed[name],
                     rooms,
                     covered.guard_ns,
                     self.mode,
                     preemptive=self.beat.preemptive,
                 )
                 # The piece that is too long gets named.
-                own = found or [
-                    Run(s.unit, n, n, s.replica) for s in placement.stages[name] for n in range(s.first, s.last + 1)
-                ]
+                own = found or [Run(s.unit, n, n, s.replica) for s in placed[name] for n in range(s.first, s.last + 1)]
             runs[name] = own
-        models = [one.planned(runs[name], slots[name], turns.get(name, 1)) for name, one in self.candidates.items()]
-        key = tuple((tuple(runs[model.name]), model.slots, model.turns) for model in models)
+        return [
+            one.planned(runs[name], slots[name], turns.get(name, (1,))) for name, one in self.candidates.items()
+        ], runs
+
+    def built(self, placement: Placement, slots: Mapping[str, int], turns: Turns, longest_ns: int | None) -> Arranged:
+        """A placement's timetable; see :meth:`cut`."""
+        cut = self.cut(placement.stages, slots, turns, longest_ns)
+        if cut is None:
+            return self._unplaced(placement)
+        models, runs = cut
+        key = tuple((tuple(runs[model.name]), model.slots, model.turns, model.replica_turns) for model in models)
         if key not in self._known:  # other lengths, and other placements, often come to the same
             self._known[key] = build_timetable(self.beat.guarded(models), models)
         timetable = self._known[key]
@@ -612,7 +636,7 @@ def arrange_on_units(
     units: Sequence[Room],
     mode: Mode = "fill",
     solve: Callable[[Problem], Placement] | None = None,
-    replicate: Callable[[UnitSearch, Arranged], Arranged] | None = None,
+    replicate: Callable[[UnitSearch, Sequence[Arranged]], Arranged | None] | None = None,
 ) -> Arranged:
     """Place, cut and build at estimated costs.
 
@@ -622,30 +646,34 @@ def arrange_on_units(
         units: with their memory.
         mode: of segmentation.
         solve: places once more where the quick search's timetable leaves something to gain.
-        replicate: gives models further replicas where that serves more.
+        replicate: gives models further replicas where that serves more; else ``None``.
 
     Returns:
         The best that was found; infeasible where none was, with what binds.
     """
     search, limits = UnitSearch(candidates, beat, units, mode), _stage_limits(candidates, units)
+    several = replicate is not None and any(map(search.may_have_several, candidates))
     tried: list[Arranged] = []
     bound = 0.0
     for parted in (False, True):
         # Whole priority models leave residuals in one run: parting them has to be tried, but rarely pays.
-        for limit in limits if not any(one.timetable.feasible for one in tried) else limits[-1:]:
+        # What lies between whole models and the most stages is found together with the replicas.
+        fits = any(one.timetable.feasible for one in tried)
+        for limit in limits[-1:] if fits else limits[:1] if several and not parted else limits:
             tried.append(search.fitting(place, limit, parted=parted))
             bound = max(bound, tried[-1].bound)
             if tried[-1].share >= SERVED:
                 return dataclasses.replace(tried[-1], bound=1.0)
+    if several and replicate is not None:
+        replicated = replicate(search, tried)
+        if replicated is not None:
+            return dataclasses.replace(replicated, bound=max(bound, replicated.share))
     best = _preferred([search.tuned(one) for one in sorted(tried, key=lambda one: one.rank)[-_TUNED_WAYS:]])
-    replicated = best if replicate is None else replicate(search, best)
-    if solve is not None and replicated.share < _ENOUGH * bound:
+    if solve is not None and not (several and best.timetable.feasible) and best.share < _ENOUGH * bound:
         found = search.tuned(search.fitting(solve, limits[-1], parted=True))
-        if found.bound and replicate is None:  # of placements with one replica each
+        if found.bound and not several:  # of placements with one replica each
             bound = min(bound, found.bound)
         best = _preferred([best, found])
-    if replicated.share > best.share * GAIN:
-        best = replicated
     return dataclasses.replace(best, bound=max(bound, best.share))
 
 

@@ -12,6 +12,7 @@ From timed layers to what cutting between them costs.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -74,7 +75,7 @@ class Pieces:
         quantile over the median add up: what makes one piece of a launch slow mostly makes
         all of them slow.
         """
-        sums = self._sums()
+        sums = self._sums
         median, excess = (
             total[None, 1:] - total[:-1, None] - (inner[None, :] - inner[:, None]) for total, inner in sums
         )
@@ -84,11 +85,11 @@ class Pieces:
         """The same for some runs only: median and quantile of each."""
         first, last = np.asarray(runs, np.int64).reshape(-1, 2).T
         median, excess = (
-            np.maximum(total[last + 1] - total[first] - (inner[last] - inner[first]), 0)
-            for total, inner in self._sums()
+            np.maximum(total[last + 1] - total[first] - (inner[last] - inner[first]), 0) for total, inner in self._sums
         )
         return median, median + excess
 
+    @functools.cached_property
     def _sums(self) -> list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
         """Of medians and of excesses: all pieces' and all boundaries', cumulated."""
         excess = self.quantile_ns - self.median_ns

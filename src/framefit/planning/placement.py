@@ -25,6 +25,7 @@ Tardos, 1990, "Approximation algorithms for scheduling unrelated parallel machin
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -231,6 +232,15 @@ class Costs:
         self.background = [index for index, model in enumerate(problem.models) if model.role == "background"]
         self._late: dict[bytes, float] = {}
         self._transfers: dict[int, Floats] = {}
+
+    def barring(self, barred: Mapping[int, npt.NDArray[np.bool_]]) -> Costs:
+        """The same where some pieces of models (pieces x units, by number) do not fit on some units."""
+        other = copy.copy(self)
+        other.duration_ns, other.median_ns = list(self.duration_ns), list(self.median_ns)
+        for model, where in barred.items():
+            other.duration_ns[model] = np.where(where, np.inf, self.duration_ns[model])
+            other.median_ns[model] = np.where(where, np.inf, self.median_ns[model])
+        return other
 
     def transfers_ns(self, model: int) -> Floats:
         """From one unit to another, of what crosses before each piece; pieces x units x units."""

@@ -287,12 +287,10 @@ class Placing:
         begins = {task.name: {first for first, _ in task.runs} for task in tasks}
         if any(first not in begins[name] for name, stages in self._kept.items() for _, first in stages):
             tasks = self._prices.refine(tasks)
-        arranged = self._arranged(tasks, beat)
+        arranged = self._arranged(tasks, beat, at_once=True)
         if arranged.share < _ENOUGH:
-            finer = self._prices.refine(tasks)
-            if sum(len(task.runs) for task in finer) > sum(len(task.runs) for task in tasks):
-                arranged = self._arranged(finer, beat)
-            tasks = finer
+            tasks = self._prices.refine(tasks)
+            arranged = self._arranged(tasks, beat)
         arranged, schedule = self._scheduled(tasks, beat, arranged)
         if schedule is not None:
             beat = dataclasses.replace(beat, layout=schedule.layout)
@@ -300,7 +298,9 @@ class Placing:
             if not arranged.timetable.feasible:
                 return tasks, arranged.timetable
             tasks = self._adopted(tasks, arranged)
-            models = self._priced_models(tasks, {model.name: model.turns for model in arranged.timetable.models})
+            models = self._priced_models(
+                tasks, {model.name: model.replica_turns or (model.turns,) for model in arranged.timetable.models}
+            )
             timetable = build_timetable(beat.guarded(models), models)
             wrong = self._prices.correct(tasks, arranged.timetable.models, models, _WRONG)
             if timetable.feasible or not wrong:
@@ -378,8 +378,10 @@ class Placing:
         # Measured pieces are in parts of the whole, which was scaled already.
         return dataclasses.replace(task, pieces=pieces.scaled(task.ratio) if self._durations.exact else pieces)
 
-    def _arranged(self, tasks: Sequence[SegmentedModel], beat: Beat, schedule: Schedule | None = None) -> Arranged:
-        """The best way at present prices, priority models as scheduled."""
+    def _arranged(
+        self, tasks: Sequence[SegmentedModel], beat: Beat, schedule: Schedule | None = None, *, at_once: bool = False
+    ) -> Arranged:
+        """The best way at present prices, priority models as scheduled; ``at_once``: what a quick search finds."""
         candidates = self._candidates(tasks)
         if schedule is not None:
             candidates = [schedule.placed(candidate) for candidate in candidates]
@@ -388,9 +390,11 @@ class Placing:
             return arrange_kept(candidates, beat, self._rooms, self._mode, kept)
         size = len(self._rooms) * sum(len(candidate.names) for candidate in candidates)
         solver: Callable[[Problem], Placement] | None = None
-        if size <= _SOLVED and _solver_installed():
+        if size <= _SOLVED and _solver_installed() and not at_once:
             solver = partial(solve, time_limit_s=_SOLVER_S)
-        replicated = with_replicas if self._replicates else None
+        replicated = None
+        if self._replicates and _solver_installed() and not at_once:
+            replicated = partial(with_replicas, notify=self._notify)
         return arrange_on_units(candidates, beat, self._rooms, self._mode, solver, replicated)
 
     def _candidates(self, tasks: Sequence[SegmentedModel]) -> list[UnitCandidate]:
@@ -433,9 +437,9 @@ class Placing:
         return adopted
 
     def _priced_models(
-        self, tasks: Sequence[SegmentedModel], turns: Mapping[str, int] | None = None
+        self, tasks: Sequence[SegmentedModel], turns: Mapping[str, Sequence[int]] | None = None
     ) -> list[PlannedModel]:
-        """All models as they are to run; each has one turn in a round where ``turns`` does not say."""
+        """All models as they are to run; each has one turn in a round where ``turns`` (of replicas) does not say."""
         if self._single:
             times = launch_times(tasks, self._units)
         else:
@@ -465,7 +469,7 @@ class Placing:
                     slots=task.slots,
                     after=task.wired.after,
                     read_output_bytes=read_output_bytes(task, tasks),
-                    turns=(turns or {}).get(task.name, 1),
+                    turns=(turns or {}).get(task.name, (1,)),
                     replicas=task.replicas,
                 )
             )

@@ -5,24 +5,30 @@ nothing of the others but what they hand on. A stage may start a frame when it h
 when besides one of the model's slots is free.
 
 Residuals are filled by playing it at planned quantiles (:func:`fill`); plans also play it at medians
-(:func:`served_launches`). The run's own code on given durations, which tests and benchmarks compare with this, is
-``tests/timed_runs.py``.
+(:func:`served_launches`, :func:`median_rates`). The run's own code on given durations, which tests and benchmarks
+compare with this, is ``tests/timed_runs.py``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+import numpy as np
+
 from framefit.core.policy import Rotation
-from framefit.core.timetable import PlannedModel, Slot
+from framefit.core.timetable import PlannedModel, PriorityPeriod, Slot, in_order
 from framefit.planning.beat import Beat, Demand, Span
+from framefit.planning.reserved import reserve
 
 MOST_WINDOWS = 10_000
 _SEARCHED_WINDOWS = 64  # a longer hyperperiod gains less than 1/64 of a round
+_VARIED, _MOST_SIGMA = 61, 2.326  # frames after which durations repeat; the 99th percentile
 _SEARCHED_STAGED = 128  # frames in flight at its end are lost to it, several of each model
 
 
@@ -35,6 +41,7 @@ class _Stage:
     unit: _Unit
     needed_ns: Sequence[int]  # of each segment, to be started
     taken_ns: Sequence[Sequence[int]]  # by it, for one frame after the other, in turn
+    turns: int  # in a round of the unit
     first_segment: int
     position: int  # in the unit's rotation
     handed_ns: int = 0  # to the next stage
@@ -114,8 +121,13 @@ class _Unit:
 
     def span(self, now: int) -> Span | None:
         """The present span, or the next one; at its very end the policy is asked once more, as in a run."""
-        within = next((span for span in self.spans if span[0] <= now < span[1]), None)
-        return within or next((span for span in self.spans if span[1] >= now), None)
+        ended = None
+        for span in self.spans:
+            if now < span[1]:
+                return ended if ended is not None and now < span[0] else span
+            if ended is None and now == span[1]:
+                ended = span
+        return ended
 
     def wake(self, at: int) -> None:
         """Something is there from then on: decide then, if there is room in this window and it is earlier."""
@@ -137,10 +149,6 @@ class _Unit:
                 self.wake(replica.finishing[0])
             if stage.inbox and stage.inbox[0][0] > now:
                 self.wake(stage.inbox[0][0])
-
-
-def _decides(unit: _Unit) -> float:
-    return math.inf if unit.now is None else unit.now
 
 
 class Playback:
@@ -168,7 +176,7 @@ class Playback:
             self._stage(model)
         self._stages = [stage for model in self.models for stage in model.stages]
         for unit in self.units.values():
-            unit.rotation = Rotation(len(unit.stages), [stage.model.plan.turns for stage in unit.stages])
+            unit.rotation = Rotation(len(unit.stages), [stage.turns for stage in unit.stages])
         self.readers: dict[str, list[PlayedModel]] = {}
         for model in self.models:
             for name in model.plan.after:
@@ -178,13 +186,13 @@ class Playback:
     def _stage(self, model: PlayedModel) -> None:
         first = 0
         replicas = [_Replica(model.plan.slots) for _ in model.plan.replicas]
-        for run in model.plan.stages:
+        for run, turns in zip(model.plan.stages, model.plan.stage_turns, strict=True):
             replica = replicas[run[0].replica]
             unit = self.units[run[0].unit]
             needed = [s.duration_ns for s in run]
             end = first + len(run)
             taken = [frame[first:end] for frame in self._taken.get(model.plan.name, ())] or [needed]
-            stage = _Stage(model, replica, unit, needed, taken, first, len(unit.stages))
+            stage = _Stage(model, replica, unit, needed, taken, turns, first, len(unit.stages))
             unit.stages.append(stage)
             if replica.stages:
                 before = replica.stages[-1]
@@ -211,10 +219,14 @@ class Playback:
         placed: list[Slot] = []
         units = list(self.units.values())
         while True:
-            unit = min(units, key=_decides)
-            if unit.now is None:
+            deciding: _Unit | None = None
+            now = 0
+            for each in units:
+                if each.now is not None and (deciding is None or each.now < now):
+                    deciding, now = each, each.now
+            if deciding is None:
                 return placed
-            slot = self._decided(unit, unit.now, begin)
+            slot = self._decided(deciding, now, begin)
             if slot is not None:
                 placed.append(slot)
 
@@ -231,8 +243,10 @@ class Playback:
         if span is None or span[0] > now:
             unit.now = None if span is None else span[0]
             return None
-        needed = [self._needed(stage, now) for stage in unit.stages]
-        chosen = unit.rotation.choose(needed, span[1] - now)
+        chosen: int | None = unit.rotation.turn
+        due = self._needed(unit.stages[unit.rotation.turn], now)
+        if due is None or due > span[1] - now:
+            chosen = unit.rotation.choose([self._needed(stage, now) for stage in unit.stages], span[1] - now)
         if chosen is None:
             unit.waits(now)
             return None
@@ -261,10 +275,9 @@ class Playback:
 
     def _needed(self, stage: _Stage, now: int) -> int | None:
         """Quantile of a stage's next segment, or ``None``: it has nothing to do."""
-        if not stage.busy:
-            model = stage.model
+        if not (stage.segment or stage.rest_ns):
             if stage is stage.replica.stages[0]:
-                if not (stage.replica.has_slot(now) and model.may_start(now)):
+                if not (stage.replica.has_slot(now) and stage.model.may_start(now)):
                     return None
             elif not stage.inbox or stage.inbox[0][0] > now:
                 return None
@@ -414,6 +427,67 @@ def fill(
         if complete / len(windows) > best[0]:
             best = (complete / len(windows), len(windows))
     return _whole(beat, play.models, windows[: best[1] or len(windows)], free)
+
+
+def median_rates(beat: Beat, models: Sequence[PlannedModel], windows: int) -> tuple[dict[str, float], dict[str, float]]:
+    """What a run would do: the policy played at medians, about which launches vary as their quantiles tell.
+
+    Args:
+        beat: windows, guard, demands.
+        models: all, those with replicas too.
+        windows: that are played; the first quarter does not count.
+
+    Returns:
+        Launches a window of each background model, parts of launches counted; nanoseconds a window that background
+        launches take of each unit.
+    """
+    priority = [_at_medians(model) for model in models if model.role == "priority"]
+    background = in_order([model for model in models if model.role == "background"])
+    laid_out = reserve(dataclasses.replace(beat, excess_ratio=0.0), priority)
+    units = dict.fromkeys(segment.unit for model in background for segment in model.segments)
+    free = {unit: laid_out.free_windows(unit) for unit in units}
+    handed_out = delivered(priority, laid_out.windows)
+    play = Playback(beat, background, {model.name: _varied(model) for model in background})
+    part = {
+        (model.name, segment.index): 1 / sum(s.median_ns for s in replica.segments)
+        for model in background
+        for replica in model.replicas
+        for segment in replica.segments
+    }
+    rates, used = dict.fromkeys((model.name for model in background), 0.0), dict.fromkeys(units, 0.0)
+    begin, counted = 0, windows - windows // 4
+    for index in range(windows):
+        for after, plan in handed_out[index % len(handed_out)]:
+            play.hand_out(plan, begin + after, index)
+        spans = {unit: own[index % len(own)] for unit, own in free.items()}
+        for slot in play.window(index, begin, spans):
+            if index >= windows // 4:
+                rates[slot.model] += slot.duration_ns * part[slot.model, slot.segment] / counted
+                used[slot.unit] += slot.duration_ns / counted
+        begin += beat.pattern_ns[index % len(beat.pattern_ns)]
+    return rates, used
+
+
+def _at_medians(model: PlannedModel) -> PlannedModel:
+    segments = tuple(msgspec.structs.replace(s, duration_ns=s.median_ns) for s in model.segments)
+    return msgspec.structs.replace(model, segments=segments)
+
+
+def _varied(model: PlannedModel) -> list[list[int]]:
+    """Durations of the segments for some frames: log-normal, the planned quantile as the 99th percentile."""
+    deviation = np.random.default_rng(0).standard_normal((_VARIED, len(model.segments))).clip(-_MOST_SIGMA, _MOST_SIGMA)
+    medians = np.array([max(segment.median_ns, 1) for segment in model.segments], np.float64)
+    ratios = np.array([segment.duration_ns for segment in model.segments]) / medians
+    varied: list[list[int]] = (medians * ratios ** (deviation / _MOST_SIGMA)).astype(np.int64).tolist()
+    return varied
+
+
+def delivered(
+    priority: Sequence[PlannedModel], reserved: Sequence[Sequence[PriorityPeriod]]
+) -> list[list[tuple[int, PlannedModel]]]:
+    """When priority models are done in each window: at the end of their last period."""
+    models = {model.name: model for model in priority}
+    return [[(end, models[name]) for name, end in {p.model: p.end_ns for p in w}.items()] for w in reserved]
 
 
 def _lasts(beat: Beat, model: PlayedModel, windows: int) -> bool:

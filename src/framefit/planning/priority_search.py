@@ -107,7 +107,7 @@ class PrioritySearch:
         self.kept, self.spent_s = kept, 0.0
         self._begun = time.monotonic()
         priority = [candidate for candidate in self.candidates if candidate.model.role == "priority"]
-        bare = [one.planned([Run(self.units[0], 0, len(one.names) - 1)], 1, 1) for one in priority]
+        bare = [one.planned([Run(self.units[0], 0, len(one.names) - 1)], 1) for one in priority]
         self.ordered = in_order(sorted(bare, key=lambda model: model.name))
         self.frames = frames_due(self.beat, self.ordered)
         self.by_name = {candidate.model.name: candidate for candidate in priority}

@@ -1,156 +1,362 @@
-"""Which background models get further replicas: the same layers once more, on other units or in other stages.
+"""Which background models get further replicas, beside which placement of the priority models.
 
 With one replica each layer has one unit, and a unit whose time is left over can take layers from another one only at
 the price of a fixed division. With several, each frame goes to the replica that is free first. So unit times add up,
 where the layers are long, too: three layers of 25 ms in windows of 33 ms fit once into each window of each unit, which
 two units in stages serve with every second window, and two replicas with two of three.
 
-Ways for a replica are the whole model on one unit, and the cheapest ways in stages under random prices of the units'
-time, without pieces that fit into no window. Sets of them are tried by descent, each made into a timetable: what
-packing loses is not known before. Random numbers have a fixed seed.
+A way is what one replica may be: a unit for each piece. What shares of its frames each way should get is a linear
+program: the least share of all models is as great as units' times allow. Ways come into it where they are cheap under
+its own prices (column generation: Gilmore and Gomory, 1961, "A linear programming approach to the cutting-stock
+problem"), and a solution has no more of them than there are models and units. It is solved beside each placement of the
+priority models that is tried: where these stand decides which pieces fit where.
+
+What packing loses is not known to it. So its best solutions are played at medians
+(:func:`~framefit.planning.playback.median_rates`): with several lengths of segments, with each replica once or several
+times (while one does not fit into the rest of a window, another one may), and once more with the times of units that
+were really used as what there is.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from framefit.planning.candidates import GAIN, SERVED, Arranged, Terms, UnitCandidate, UnitSearch, problem_of
-from framefit.planning.placement import Costs, Stage
+from framefit.core.policy import turns_in_proportion
+from framefit.core.settings import Notify
+from framefit.core.timetable import PlannedModel
+from framefit.planning.beat import Span
+from framefit.planning.candidates import GAIN, Arranged, Run, Stages, Terms, UnitSearch, problem_of, split_at
+from framefit.planning.placement import Costs, Floats, Stage, Units
 from framefit.planning.placement_search import cheapest_paths
-from framefit.planning.reserved import segment_room
+from framefit.planning.playback import median_rates
+from framefit.planning.reserved import reserve, segment_room
 
-_PRICES = 40  # under which ways are looked for
 _STAGES = 4  # of a replica at most
-_MOST = 5  # replicas of a model
-_TRIALS, _PATIENCE = 160, 60  # sets that are tried, and without a better one among them
-_BETTER = 1.001
+_MOST = 6  # replicas of a model
+_PLACED = 81  # placements of priority models
+_COMPARED, _PLAYED = 4, 2  # of these, the best are played, and the best of these played in more ways
+_PRICES = 16  # under which ways are looked for at first
+_ROUNDS = 8  # of further ways
+_WINDOWS, _LENGTHS = 96, 3  # that are played, and longest segments
+_BUILT = 3  # timetables at most
+_MORE = 1.02  # times what was used of a unit it may have at the second look
+_LEAST = 1e-6
+_LEFT = 0.25  # of a piece, where a span ends
+_NO_PRICE = 1e-12  # where a piece does not fit it is no way all the same
 
 Way = tuple[Stage, ...]
-Ways = Mapping[str, Sequence[Way]]  # of each model, one for each of its replicas
 
 
-def with_replicas(search: UnitSearch, arranged: Arranged) -> Arranged:
-    """The arrangement with further replicas where these serve clearly more.
+@dataclass(frozen=True)
+class _Share:
+    """Part of the demanded rate with which a replica serves its model."""
+
+    model: int
+    units: Units  # of each piece
+    share: float
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """Shares beside a placement of the priority models."""
+
+    priority: Stages
+    costs: Costs
+    capacity_ns: Floats
+    least: float
+    shares: Sequence[_Share]
+
+
+@dataclass(frozen=True)
+class _Played:
+    """Replicas of all models, and what they were served."""
+
+    beside: _Beside
+    stages: Stages
+    turns: Mapping[str, tuple[int, ...]]
+    longest_ns: int | None
+    least: float
+    used_ns: Floats
+
+    @property
+    def count(self) -> int:
+        return sum(len(turns) for turns in self.turns.values())
+
+
+def with_replicas(search: UnitSearch, arranged: Sequence[Arranged], notify: Notify) -> Arranged | None:
+    """The workload with replicas where these serve clearly more.
 
     Args:
         search: of the workload.
-        arranged: the best of one replica each.
+        arranged: with one replica each.
+        notify: receives what is being done.
+
+    Returns:
+        ``None``: nothing is gained, or none of them was feasible.
     """
-    if not arranged.timetable.feasible or arranged.share >= SERVED:
-        return arranged
-    possible = {
-        name: _possible(search, candidate, arranged)
-        for name, candidate in search.candidates.items()
-        if _may_have_several(search, candidate)
-    }
-    best = _Descent(search, arranged, {name: ways for name, ways in possible.items() if ways}).best()
-    return best if best.share > arranged.share * GAIN else arranged
+    return _Replicating(search, sorted(arranged, key=lambda one: one.rank, reverse=True), notify).best()
 
 
-def _may_have_several(search: UnitSearch, candidate: UnitCandidate) -> bool:
-    """Background models whose frames need nothing of the one before, come by themselves, and are nobody's input."""
-    model, demand = candidate.model, search.beat.of(candidate.model.name)
-    read = any(model.name in other.model.after for other in search.candidates.values())
-    waits = demand.refuses or demand.waits
-    return model.role == "background" and not (candidate.stateful or model.after or read or waits or candidate.pauses)
+class _Replicating:
+    """Placements of priority models, shares beside them, and how these are served."""
+
+    def __init__(self, search: UnitSearch, arranged: Sequence[Arranged], notify: Notify) -> None:
+        self._search, self._arranged, self._notify = search, arranged, notify
+        self._names = [unit.name for unit in search.units]
+        problem = problem_of(
+            list(search.candidates.values()), search.beat, search.units, Terms(_STAGES, parted=True), set()
+        )
+        self._costs = Costs(problem)
+        self._models = [model.name for model in problem.models]
+        self._several = {name for name, candidate in search.candidates.items() if search.may_have_several(candidate)}
+        self._fixed = arranged[0].placement.stages  # of models that have one replica
+        self._slots = {model.name: model.slots for model in arranged[0].timetable.models}
+
+    def best(self) -> Arranged | None:
+        """The one that serves most."""
+        first = self._arranged[0]
+        if not first.timetable.feasible:
+            return None
+        found = (self._beside(priority) for priority in self._placed())
+        ranked = sorted((one for one in found if one is not None), key=lambda one: -one.least)[:_COMPARED]
+        self._notify("comparing replicas")
+        played = self._played(ranked)
+        least = self._rate(first.timetable.models) * GAIN
+        for one in played[:_BUILT]:
+            if one.least < least:
+                return None
+            arranged = self._built(one)
+            if arranged.timetable.feasible:
+                return arranged
+        return None
+
+    # Placements of the priority models ------------------------------------------------------------------------------
+
+    def _placed(self) -> Iterator[Stages]:
+        """Those that were arranged, and each model whole on any unit."""
+        priority = [c for c in self._search.candidates.values() if c.model.role == "priority"]
+        seen = set()
+        for one in self._arranged:
+            stages = {candidate.model.name: one.placement.stages[candidate.model.name] for candidate in priority}
+            if tuple(stages.items()) not in seen:
+                seen.add(tuple(stages.items()))
+                yield stages
+        possible = [[unit for unit in self._names if all(one.supported[unit])] for one in priority]
+        if self._search.beat.layout is not None or math.prod(map(len, possible)) > _PLACED:
+            return
+        alike = self._alike()
+        known = set()
+        for units in itertools.product(*possible):
+            order = {unit: number for number, unit in enumerate(dict.fromkeys(units))}
+            key = tuple((alike[unit], order[unit]) for unit in units)
+            stages = {
+                candidate.model.name: (Stage(unit, 0, len(candidate.names) - 1),)
+                for candidate, unit in zip(priority, units, strict=True)
+            }
+            if key in known or tuple(stages.items()) in seen:
+                continue
+            known.add(key)
+            yield stages
+
+    def _alike(self) -> dict[str, int]:
+        """Of each unit the number of the first one which is like it."""
+        if self._search.beat.links:
+            return {unit: number for number, unit in enumerate(self._names)}
+        kinds = []
+        for room in self._search.units:
+            of = [(c.pieces[room.name], tuple(c.supported[room.name])) for c in self._search.candidates.values()]
+            kinds.append((room.memory_bytes, [(p.median_ns.tolist(), p.quantile_ns.tolist(), able) for p, able in of]))
+        return {unit: kinds.index(kind) for unit, kind in zip(self._names, kinds, strict=True)}
+
+    # Shares ---------------------------------------------------------------------------------------------------------
+
+    def _beside(self, priority: Stages) -> _Beside | None:
+        """The best shares beside a placement of priority models; ``None``: it is late, or leaves too little."""
+        search, beat = self._search, self._search.beat
+        models = []
+        for name, stages in priority.items():
+            runs = split_at([Run(s.unit, s.first, s.last) for s in stages], search.candidates[name].pauses)
+            models.append(search.candidates[name].planned(runs, self._slots[name]))
+        shared = beat.shared(models)
+        if reserve(shared, models).slack_ns < 0:
+            return None
+        laid_out = reserve(dataclasses.replace(shared, excess_ratio=0.0), models)
+        capacity = []
+        barred: dict[str, npt.NDArray[np.bool_]] = {}
+        for number, unit in enumerate(self._names):
+            room = segment_room(shared, models, unit) / (1 + (0 if beat.preemptive else beat.excess_ratio))
+            fitting = []
+            for name in self._several if not beat.preemptive else ():
+                pieces = search.candidates[name].pieces[unit]
+                longer = pieces.quantile_ns > room
+                barred.setdefault(name, np.zeros((len(longer), len(self._names)), bool))[:, number] = longer
+                fitting.append(pieces.median_ns[~longer])
+            capacity.append(_held_ns(laid_out.free_windows(unit), beat.excess_ratio, fitting))
+        costs = self._costs.barring({self._models.index(name): where for name, where in barred.items()})
+        return self._shared(_Beside(priority, costs, np.array(capacity), 0.0, ()), _PRICES, 1)
+
+    def _shared(self, beside: _Beside, prices: int, rounds: int) -> _Beside | None:
+        """With the shares of a linear program."""
+        program = _Program(beside.costs, beside.capacity_ns)
+        for model in beside.costs.background:
+            name = self._models[model]
+            if name in self._several:
+                program.look(model, prices)
+            else:
+                units = [self._names.index(s.unit) for s in self._fixed[name] for _ in range(s.first, s.last + 1)]
+                program.add(model, np.array([units]))
+        several = [model for model in beside.costs.background if self._models[model] in self._several]
+        least, shares = program.solved(several, rounds)
+        return dataclasses.replace(beside, least=least, shares=shares) if least > _LEAST else None
+
+    # What is served -------------------------------------------------------------------------------------------------
+
+    def _played(self, ranked: Sequence[_Beside]) -> list[_Played]:
+        """Those that serve most first; of what serves nearly the same the one of fewer replicas."""
+        lengths = self._search.lengths()[:_LENGTHS]
+        found: list[list[_Played]] = []
+        for each in ranked:
+            beside = self._shared(each, _PRICES, _ROUNDS) or each
+            found.append([one for length in lengths for one in self._play(beside, length, 1)])
+        found = sorted((ways for ways in found if ways), key=lambda ways: -max(one.least for one in ways))
+        for ways in found[:_PLAYED]:
+            best = max(ways, key=lambda one: one.least)
+            for copies in (2, 3):
+                ways += self._play(best.beside, best.longest_ns, copies)
+            best = max(ways, key=lambda one: one.least)
+            capacity = np.where(best.used_ns > 0, best.used_ns * _MORE, best.beside.capacity_ns)
+            again = self._shared(dataclasses.replace(best.beside, capacity_ns=capacity), _PRICES, _ROUNDS)
+            if again is not None:
+                ways += [one for copies in (1, 2, 3) for one in self._play(again, best.longest_ns, copies)]
+        played = list(itertools.chain.from_iterable(found))
+        most = max((one.least for one in played), default=0.0)
+        return sorted(played, key=lambda one: (one.least * GAIN < most, one.count, -one.least))
+
+    def _play(self, beside: _Beside, longest_ns: int | None, copies: int) -> list[_Played]:
+        """Shares as replicas, each so many times; none where they do not fit."""
+        ways: dict[str, list[Way]] = {}
+        weights: dict[str, list[float]] = {}
+        for one in sorted(beside.shares, key=lambda one: -one.share):
+            name = self._models[one.model]
+            many = copies if name in self._several else 1
+            ways.setdefault(name, []).extend([beside.costs.stages(one.units)] * many)
+            weights.setdefault(name, []).extend([one.share] * many)
+        if copies > 1 and max(map(len, ways.values())) > _MOST:
+            return []
+        counts = iter(turns_in_proportion(list(itertools.chain.from_iterable(weights.values()))))
+        turns = {name: tuple(next(counts) for _ in own[:_MOST]) for name, own in weights.items()}
+        stages = {
+            name: tuple(dataclasses.replace(s, replica=number) for number, way in enumerate(own[:_MOST]) for s in way)
+            for name, own in ways.items()
+        }
+        stages = {**beside.priority, **stages}
+        cut = self._search.cut(stages, self._search.slots(stages, spare=2), turns, longest_ns)
+        if cut is None:
+            return []
+        rates, used = self._rates(cut[0])
+        least = min(rates[name] / self._search.wanted[name] for name in rates)
+        used_ns = np.array([used.get(unit, 0.0) for unit in self._names])
+        return [_Played(beside, stages, turns, longest_ns, least, used_ns)]
+
+    def _rates(self, models: Sequence[PlannedModel]) -> tuple[dict[str, float], dict[str, float]]:
+        return median_rates(self._search.beat.guarded(models), models, _WINDOWS)
+
+    def _rate(self, models: Sequence[PlannedModel]) -> float:
+        """Of the demanded rates what the least-served model has at medians."""
+        rates, _ = self._rates(models)
+        return min((rates[name] / self._search.wanted[name] for name in rates), default=1.0)
+
+    def _built(self, played: _Played) -> Arranged:
+        """Its timetable."""
+        placement = dataclasses.replace(self._arranged[0].placement, stages=played.stages)
+        slots = self._search.slots(played.stages, spare=2)
+        return self._search.built(placement, slots, played.turns, played.longest_ns)
 
 
-def _possible(search: UnitSearch, candidate: UnitCandidate, arranged: Arranged) -> list[Way]:
-    """Ways for a replica beside the priority models as arranged."""
-    timetable, name = arranged.timetable, candidate.model.name
-    priority = [model for model in timetable.models if model.role == "priority"]
-    beat = search.beat.shared(timetable.models)
-    terms = Terms(_STAGES, parted=True)
-    for unit in search.units:
-        # The guard of a segment that fills the room alone has to fit beside it.
-        room = segment_room(beat, priority, unit.name) / (1 + (0 if beat.preemptive else beat.excess_ratio))
-        quantiles = candidate.pieces[unit.name].quantile_ns
-        if not beat.preemptive:
-            terms.bar([(name, piece, unit.name) for piece in np.flatnonzero(quantiles > room).tolist()])
-    problem = problem_of(list(search.candidates.values()), search.beat, search.units, terms, set())
-    number = [model.name for model in problem.models].index(name)
-    costs = Costs(problem)
-    able = np.isfinite(costs.duration_ns[number])
-    prices = np.exp(np.random.default_rng(0).standard_normal((_PRICES, costs.count)))
-    cost, paths = cheapest_paths(costs, number, prices)
-    whole = np.flatnonzero(able.all(axis=0))[:, None].repeat(len(able), axis=1)
-    ways = np.unique(np.concatenate([whole, paths[np.isfinite(cost)]]), axis=0)
-    return [costs.stages(way) for way in ways]
+def _held_ns(windows: Sequence[Sequence[Span]], excess_ratio: float, pieces: Sequence[npt.NDArray[np.int64]]) -> float:
+    """What a window holds, of the mean: each of its spans loses the guard, and what no segment fits into.
+
+    Where spans end as at random they do so in a piece in proportion to its length, half of which is left; of several
+    replicas' pieces a shorter one often fits.
+    """
+    each = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+    lost = 0.0
+    if each.sum() > 0:
+        lost = excess_ratio * float(each.max()) + _LEFT * float((each.astype(np.float64) ** 2).sum() / each.sum())
+    spans = [max(end - begin - lost, 0.0) for window in windows for begin, end in window]
+    return sum(spans) / max(len(windows), 1)
 
 
-class _Descent:
-    """Sets of replicas, each one change from the best one so far.
+class _Program:
+    """The linear program: shares of ways, as many as serve the least-served model most.
 
     Args:
-        search: makes timetables.
-        arranged: to begin with.
-        possible: ways for replicas of the models that may have several.
+        costs: of the workload; ``inf`` where a piece does not fit.
+        capacity_ns: of each unit for background launches, in a window.
     """
 
-    def __init__(self, search: UnitSearch, arranged: Arranged, possible: Ways) -> None:
-        self._search, self._possible, self._best = search, possible, arranged
-        self._ways: dict[str, list[Way]] = {name: [tuple(way)] for name, way in arranged.placement.stages.items()}
-        self._random = np.random.default_rng(0)
-        self._lengths = search.lengths()
-        longest = max(
-            (s.duration_ns for m in arranged.timetable.models if m.role == "background" for s in m.segments), default=0
-        )
-        self._longest = None if self._lengths == [None] else longest
+    def __init__(self, costs: Costs, capacity_ns: Floats) -> None:
+        from ortools.linear_solver import pywraplp  # type: ignore[import-untyped]  # 0.1 s to load
 
-    def best(self) -> Arranged:
-        """The one that serves most."""
-        for ways in self._first():
-            for longest in dict.fromkeys((self._longest, *self._lengths[:1])):
-                self._try(ways, longest)
-        since = 0
-        for _ in range(_TRIALS if self._possible else 0):
-            if since >= _PATIENCE or self._best.share >= SERVED:
+        self._costs, self._capacity_ns = costs, np.maximum(capacity_ns, 1.0)
+        self._solver = solver = pywraplp.Solver.CreateSolver("GLOP")
+        endless = solver.infinity()
+        self._least = solver.NumVar(0.0, 1.0, "")
+        self._units = [solver.Constraint(-endless, 1.0) for _ in range(costs.count)]
+        self._served = {model: solver.Constraint(0.0, endless) for model in costs.background}
+        for constraint in self._served.values():
+            constraint.SetCoefficient(self._least, -1.0)
+        solver.Objective().SetCoefficient(self._least, 1.0)
+        solver.Objective().SetMaximization()
+        self._ways: list[tuple[int, Units]] = []
+        self._shares: list[object] = []
+        self._known: set[tuple[int, bytes]] = set()
+
+    def look(self, model: int, count: int) -> None:
+        """Ways that are cheap under random prices, and under those of the units' own times."""
+        prices = np.exp(np.random.default_rng(0).standard_normal((count, self._costs.count)))
+        prices[0] = 1.0
+        cost, ways = cheapest_paths(self._costs, model, prices / self._capacity_ns)
+        self.add(model, ways[np.isfinite(cost)])
+
+    def add(self, model: int, ways: Units) -> bool:
+        """Whether any of them is new."""
+        known = len(self._ways)
+        for way in ways:
+            key = model, way.tobytes()
+            if key in self._known:
+                continue
+            self._known.add(key)
+            self._ways.append((model, way))
+            share = self._solver.NumVar(0.0, 1.0, "")
+            self._shares.append(share)
+            self._served[model].SetCoefficient(share, 1.0)
+            load = np.bincount(way, self._costs.base_ns(model)[np.arange(len(way)), way], self._costs.count)
+            for unit in np.flatnonzero(load).tolist():
+                self._units[unit].SetCoefficient(share, float(load[unit] / self._capacity_ns[unit]))
+        return len(self._ways) > known
+
+    def solved(self, models: Sequence[int], rounds: int) -> tuple[float, list[_Share]]:
+        """The least share and the shares of ways; further ways of these models are looked for in so many rounds."""
+        for _ in range(rounds):
+            if self._solver.Solve() != self._solver.OPTIMAL:
+                return 0.0, []
+            prices = np.array([max(unit.dual_value(), 0.0) for unit in self._units]) / self._capacity_ns
+            prices = np.maximum(prices, max(prices.max() * _LEAST, _NO_PRICE))[None]
+            looked = [self.add(model, cheapest_paths(self._costs, model, prices)[1]) for model in models]
+            if not any(looked):
                 break
-            since = 0 if self._try(*self._changed()) else since + 1
-        return self._best
-
-    def _first(self) -> list[dict[str, list[Way]]]:
-        """Models on all units that can run all of them: all models, and each by itself."""
-        many: dict[str, list[Way]] = {}
-        for name, ways in self._possible.items():
-            whole: list[Way] = [way for way in ways if len(way) == 1]
-            if len(whole) > 1:
-                many[name] = whole
-        return [{**self._ways, **many}, *({**self._ways, name: ways} for name, ways in many.items())]
-
-    def _changed(self) -> tuple[dict[str, list[Way]], int | None]:
-        """One replica more, less, in another way, or of the same; or shorter segments."""
-        random, longest = self._random, self._longest
-        name = str(random.choice(list(self._possible)))
-        ways, possible = list(self._ways[name]), self._possible[name]
-        another, kind = possible[int(random.integers(len(possible)))], random.random()
-        if kind < 0.1:
-            longest = self._lengths[int(random.integers(len(self._lengths)))]
-        elif kind < 0.35 and len(ways) > 1:
-            ways.pop(int(random.integers(len(ways))))
-        elif kind < 0.6:
-            ways[int(random.integers(len(ways)))] = another
-        elif kind < 0.75:
-            ways.append(ways[int(random.integers(len(ways)))])
-        else:
-            ways.append(another)
-        return {**self._ways, name: ways[:_MOST]}, longest
-
-    def _try(self, ways: Mapping[str, list[Way]], longest: int | None) -> bool:
-        """Whether a set is the best so far."""
-        stages = {
-            name: tuple(dataclasses.replace(stage, replica=number) for number, way in enumerate(its) for stage in way)
-            for name, its in ways.items()
-        }
-        placement = dataclasses.replace(self._best.placement, stages=stages)
-        turns = dict.fromkeys(stages, 1)
-        for model in self._best.timetable.models:
-            turns[model.name] = model.turns
-        found = self._search.built(placement, self._search.slots(placement, spare=2), turns, longest)
-        if not found.timetable.feasible or found.share <= self._best.share * _BETTER:
-            return False
-        self._best, self._ways, self._longest = found, dict(ways), longest
-        return True
+        if self._solver.Solve() != self._solver.OPTIMAL:
+            return 0.0, []
+        shares = [
+            _Share(model, way, share.solution_value())  # type: ignore[attr-defined]
+            for (model, way), share in zip(self._ways, self._shares, strict=True)
+        ]
+        return float(self._least.solution_value()), [one for one in shares if one.share > _LEAST]

@@ -32,7 +32,7 @@ from framefit.planning.ages import Spans, StageTurns, age_bound_ns, staged_age_n
 from framefit.planning.beat import Beat, Demand, Span
 from framefit.planning.bounds import fair_rates
 from framefit.planning.partition import planned_quantile_ns
-from framefit.planning.playback import MOST_WINDOWS, Filled, fill
+from framefit.planning.playback import MOST_WINDOWS, Filled, delivered, fill
 from framefit.planning.reserved import Reserved, parts_of, reserve, segment_room
 from framefit.planning.sporadic import events_ns, waits
 
@@ -78,7 +78,7 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
         ages, queued, problem = _ages(beat, models, laid_out, free)
     filled = Filled([[] for _ in reserved], [], slack)
     if problem is None and background:
-        found = fill(beat, in_order(background), free, _delivered(priority, reserved))
+        found = fill(beat, in_order(background), free, delivered(priority, reserved))
         if all(found.launches):
             filled, slack = _as_given(found, background), min(slack, found.idle_ns)
         else:
@@ -225,14 +225,6 @@ def room_text(beat: Beat) -> str:
     return f"the residual less guard, in which events of {names} have to be in time, leaves segments of"
 
 
-def _delivered(
-    priority: Sequence[PlannedModel], reserved: Sequence[Sequence[PriorityPeriod]]
-) -> list[list[tuple[int, PlannedModel]]]:
-    """When priority models are done in each window: at the end of their last period."""
-    models = {model.name: model for model in priority}
-    return [[(end, models[name]) for name, end in {p.model: p.end_ns for p in w}.items()] for w in reserved]
-
-
 def _as_given(found: Filled, background: Sequence[PlannedModel]) -> Filled:
     """Launches in the order of the models, not of what reads what."""
     launches = dict(zip((model.name for model in in_order(background)), found.launches, strict=True))
@@ -323,8 +315,8 @@ class _Turns:
         self.beat = beat
         self.stages: dict[str, list[tuple[int, Sequence[Segment]]]] = {unit: [] for unit in units}
         for model in in_order(background):
-            for stage in model.stages:
-                self.stages[stage[0].unit].append((model.turns, stage))
+            for stage, count in zip(model.stages, model.stage_turns, strict=True):
+                self.stages[stage[0].unit].append((count, stage))
         self.spans = {
             unit: dataclasses.replace(laid_out.spans(unit), events_ns=events_ns(beat, unit)) for unit in units
         }
@@ -494,7 +486,7 @@ def planned_model(
     slots: int = 1,
     after: Sequence[str] = (),
     read_output_bytes: int = 0,
-    turns: int = 1,
+    turns: Sequence[int] = (1,),
     uncut_ns: int | None = None,
     replicas: Sequence[int] = (),
 ) -> PlannedModel:
@@ -515,7 +507,7 @@ def planned_model(
         slots: frames that may be in flight.
         after: models whose outputs it reads.
         read_output_bytes: of its outputs that other models read.
-        turns: of each of its stages in a round of its unit.
+        turns: of each replica's stages in a round of their units.
         replicas: number of each segment's; default: there is one.
         uncut_ns: median of the uncut model where it was priced uncut; default: the sum of its segments'.
     """
@@ -558,7 +550,8 @@ def planned_model(
         segments=tuple(segments),
         slots=slots,
         after=tuple(after),
-        turns=turns,
+        turns=turns[0],
+        replica_turns=tuple(turns) if len(set(turns)) > 1 else (),
         whole_ns=medians if len(segments) == 1 or uncut_ns is None else uncut_ns,
         segmentation_overhead_ratio=medians / max(float(np.median(whole_ns)), 1) - 1 if len(segments) > 1 else 0.0,
     )

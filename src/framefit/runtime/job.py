@@ -286,6 +286,12 @@ class Job:
         return self if self.pipeline is None else self.pipeline.stages[0]
 
     @property
+    def replica(self) -> int:
+        """Number of the replica that it is a stage of."""
+        firsts = [] if self.replicas is None else self.replicas.firsts
+        return next((number for number, first in enumerate(firsts) if first is self.entry), 0)
+
+    @property
     def outlet(self) -> Job:
         """The job that gives the model's results: of its last stage."""
         return self if self.pipeline is None else self.pipeline.stages[-1]

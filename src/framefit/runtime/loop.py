@@ -77,6 +77,9 @@ _SWITCH_INTERVAL_S = 1e-4  # other Python threads get the lock this often at mos
 class Service(Protocol):
     """The planner's own policy."""
 
+    turn: int
+    """Number of the background model whose turn it is."""
+
     def choose(self, needed_ns: Sequence[int | None], room_ns: int) -> int | None:
         """Number of the background model, or None: nothing fits into ``room_ns``."""
 
@@ -565,7 +568,8 @@ class Dispatcher:
         if chosen is None:
             return False
         index, job = self._background[chosen]
-        self._launch(index, now, 0 if self._sporadic else latest)  # else an event would wait for several segments
+        alone = self._sporadic or chosen != self._service.turn  # else an event would wait for several segments
+        self._launch(index, now, 0 if alone else latest)
         self._needed[chosen] = job.next_ns
         return True
 
@@ -586,9 +590,8 @@ class Dispatcher:
     def _launch(self, index: int, ready_ns: int, latest_ns: int = 0) -> None:
         """Launch a job's next segment, and the following ones of the frame while they end by ``latest_ns``.
 
-        Until a frame arrives, the policy would choose the same: room only shrinks, so what did
-        not fit before this model's segment does not fit after it. Not to ask again saves half of the time
-        between two segments, for all of it runs with cold caches.
+        Where it is the model's turn the policy would choose the same until a frame arrives. Not to ask again saves
+        half of the time between two segments, for all of it runs with cold caches.
         """
         job = self._jobs[index]
         if not job.busy:

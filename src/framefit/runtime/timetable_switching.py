@@ -142,7 +142,7 @@ class TimetableSwitching:
                     reserved,
                     rung.timetable.guard_ns,
                     [self._part(rung, cut, job) for job in unit_jobs],
-                    [models[job.model or 0].turns for job in unit_jobs if not job.priority],
+                    [models[job.model or 0].turns_of(job.replica) for job in unit_jobs if not job.priority],
                 )
                 for unit_jobs, reserved in zip(jobs.values(), zip(*repeated, strict=True), strict=True)
             ],

@@ -487,12 +487,12 @@ def assign_units(
     numbers: dict[str, dict[str, list[int]]] = {unit: {} for unit in timetable.units}
     for number in range(len(timetable.models)) if order is None else order:
         model = timetable.models[number]
-        for stage, job in zip(model.stages, jobs[number], strict=True):
+        for stage, count, job in zip(model.stages, model.stage_turns, jobs[number], strict=True):
             unit = stage[0].unit
             numbers[unit].setdefault(model.name, []).append(len(by_unit[unit]))
             by_unit[unit].append(job)
             if model.role == "background":
-                turns[unit].append(model.turns)
+                turns[unit].append(count)
     return {
         unit: UnitAssignment(
             jobs=unit_jobs,
