@@ -212,7 +212,7 @@ def repair_masked(
     places = np.arange(len(time)) if only is None else int(only) * len(log) + np.arange(len(log))
     order = places[np.argsort(time[places], kind="stable")]
     random, repairs = np.random.default_rng(seed), []
-    for _ in range(_ROUNDS if lost.any() else 0):
+    for _ in range(_ROUNDS if lost.any() and len(order) > _LEAST_MASKED else 0):
         hidden = np.zeros(len(time), np.bool_)
         hidden[order] = np.roll(lost[order], int(random.integers(1, len(order))))
         hidden &= ~lost & (events < _MOST_MASKED)
