@@ -28,8 +28,6 @@ kind = "npu"
 [cost]
 source = "function"
 function = "prices:price"
-[[units]]
-name = "unit"
 [variation]
 sigma_ratio = 0.0
 most_ratio = 0.0
@@ -37,11 +35,12 @@ most_ratio = 0.0
 
 
 class Demand(NamedTuple):
-    """A model of one layer: what it takes, windows between its frames, and when they are due."""
+    """A model: what it takes, windows between its frames, when they are due, and its layers, which are alike."""
 
     ms: float
     every: int
     due_ms: float
+    layers: int = 1
 
 
 def fits(models: Sequence[Demand], slower: float = 1.0) -> bool:
@@ -63,16 +62,21 @@ def fits(models: Sequence[Demand], slower: float = 1.0) -> bool:
     return False
 
 
-def app_of(folder: Path, models: Sequence[Demand]) -> Path:
+def app_of(folder: Path, models: Sequence[Demand], units: int = 1) -> Path:
     """A workload of one camera, with models whose layers take what their names say."""
     (folder / "prices.py").write_text("def price(layer, unit, target):\n    return float(layer.name.split('_')[1])\n")
-    (folder / "target.toml").write_text(TARGET)
+    named = "".join(f'[[units]]\nname = "unit{number}"\n' for number in range(units))
+    (folder / "target.toml").write_text(TARGET + named)
     text = f'target = "target.toml"\nrate_hz = {1e3 / WINDOW_MS:g}\n'
-    for number, (ms, every, due_ms) in enumerate(models):
-        node = helper.make_node("MatMul", ["x", "w"], ["y"], name=f"ns_{round(ms * MS)}")
+    for number, (ms, every, due_ms, layers) in enumerate(models):
+        tensors = ["x", *(f"t{layer}" for layer in range(1, layers)), "y"]
+        nodes = [
+            helper.make_node("MatMul", [source, "w"], [target], name=f"ns_{round(ms * MS / layers)}_{target}")
+            for source, target in itertools.pairwise(tensors)
+        ]
         ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4])] for name in ("x", "y")]
         weights = [numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")]
-        graph = helper.make_graph([node], "one", *ends, weights)
+        graph = helper.make_graph(nodes, "chain", *ends, weights)
         opset = [helper.make_opsetid("", 17)]
         onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), folder / f"model{number}.onnx")
         text += f'[[models]]\nname = "model{number}"\npath = "model{number}.onnx"\npriority = "every-window"\n'
@@ -118,3 +122,16 @@ def test_a_model_that_is_due_after_two_windows_runs_on_into_the_second(tmp_path:
     assert not late.feasible
     assert late.refusal is not None
     assert late.refusal.kind == "proved"
+
+
+def test_a_model_is_proposed_to_be_no_cheaper_than_it_has_to_be(tmp_path: Path) -> None:
+    """Three units of 40 ms hold 39.9, 17 + 12 and 12 + 25 ms: a model of 42 ms at 95 % fits if that of 24 is parted."""
+    models = [Demand(24, 1, 40, layers=2), Demand(17, 1, 40), Demand(25, 1, 40), Demand(42, 1, 40)]
+    timetable = framefit.plan(app_of(tmp_path, models, units=3)).timetable
+    assert not timetable.feasible
+    assert timetable.refusal is not None
+    assert timetable.refusal.kind == "proved"
+    assert "'model3' at 95 % of its cost" in [fix.change for fix in timetable.fixes]
+    assert all(fix.verified for fix in timetable.fixes)
+    cheaper = [*models[:3], Demand(42 * 0.95, 1, 40)]
+    assert framefit.plan(app_of(tmp_path, cheaper, units=3)).timetable.feasible

@@ -22,6 +22,8 @@ _DEAREST, _CHEAPEST, _PERCENT = 95, 20, 5  # of a model's cost
 def verified_fixes(arranged: Arrange, beat: Beat, models: Sequence[str], rate_hz: float) -> tuple[Fix, ...]:
     """One at a time: what costs nothing, then a slower beat, later deadlines, a smaller guard, and cheaper models.
 
+    What planning again does not confirm is left out.
+
     Args:
         arranged: plans again.
         beat: that is infeasible.
@@ -35,7 +37,7 @@ def verified_fixes(arranged: Arrange, beat: Beat, models: Sequence[str], rate_hz
         _smaller_guard(arranged, beat),
         *(_cheaper(arranged, beat, name) for name in models),
     ]
-    return tuple(fix for fix in tried if fix is not None)
+    return tuple(fix for fix in tried if fix is not None and fix.verified)
 
 
 def _other_position(arranged: Arrange, beat: Beat) -> Fix | None:

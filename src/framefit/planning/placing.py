@@ -14,7 +14,7 @@ from functools import partial
 
 import msgspec
 
-from framefit.core.settings import Notify
+from framefit.core.settings import Notify, silent
 from framefit.core.timetable import Fix, PlannedModel, Refusal, Timetable
 from framefit.core.workload import Workload
 from framefit.devices.device import Device
@@ -48,6 +48,7 @@ _MOST_PIECES = 64  # of a model that is cut where there is one unit
 _ENOUGH = 0.98  # of the demanded rates: finer pieces, or the solver, would gain little
 _SOLVED = 1500  # pieces times units that the solver gets somewhere with in
 _SOLVER_S = 3.0
+_FIX_S, _FIXES_S = 0.5, 4.0  # for a schedule where something is changed, and for all changes together
 _WRONG = 1.02  # times its estimate that a segment may take before pieces are priced anew
 
 
@@ -76,6 +77,7 @@ class Placing:
             }
         self._units, self._durations = units, next(iter(units.values()))
         self._mode, self._rate_hz, self._notify = workload.schedule.segmentation, workload.beat_hz, notify
+        self._fixes_s = 0.0  # that solvers may still take for changes that would help
         self._search_s = workload.schedule.search_s  # for a schedule of priority models, where none is found at once
         self._prices, self._apart = UnitPrices(target, units, window_ns), bool(target.links)
         limits = [target.unit(name).memory_mib for name in units]
@@ -341,12 +343,30 @@ class Placing:
             ]
             return fixes(uncut, beat, self._rate_hz, self._mode)
         candidates = self._candidates(tasks)
+        searched = timetable.refusal is not None  # for priority models; else a solver would not help
 
         def arranged(changed: Beat, costs: Mapping[str, float]) -> Timetable:
             scaled = [c.scaled(costs[c.model.name]) if c.model.name in costs else c for c in candidates]
-            return first_fit(scaled, changed, self._rooms, self._mode)
+            quick = first_fit(scaled, changed, self._rooms, self._mode)
+            return quick if quick.feasible or not searched else self._exact(scaled, changed, quick)
 
+        self._fixes_s = _FIXES_S
         return verified_fixes(arranged, beat, [task.name for task in tasks], self._rate_hz)
+
+    def _exact(self, candidates: Sequence[UnitCandidate], beat: Beat, quick: Timetable) -> Timetable:
+        """A timetable by the first schedule of the priority models that a solver finds; else the one that is there."""
+        limit_s = min(self._fixes_s, _FIX_S)
+        if limit_s <= 0 or self._kept or not _solver_installed():
+            return quick
+        search = PrioritySearch(candidates, beat, tuple(self._units), limit_s, silent)
+        found = quick
+        for schedule in search.schedules():
+            placed = [schedule.placed(candidate) for candidate in candidates]
+            found = first_fit(placed, dataclasses.replace(beat, layout=schedule.layout), self._rooms, self._mode)
+            if found.feasible:
+                break
+        self._fixes_s -= search.spent_s
+        return found if found.feasible else quick
 
     def _freed(self, tasks: Sequence[SegmentedModel], beat: Beat) -> list[Fix]:
         """Models that would fit if they might run on any unit."""
