@@ -192,7 +192,7 @@ def quantised() -> Model:
     for channels in (6, 4):
         x = through_int8(x, 0.04)
         shape = (channels, b.channels(x), 3, 3)
-        weight = b.constant(random.integers(-127, 128, shape, dtype=np.int8))
+        weight = b.constant(random.integers(-63, 64, shape, dtype=np.int8))  # 7 bits: x86 kernels without VNNI saturate
         scales = b.constant(random.uniform(0.001, 0.003, channels).astype(np.float32))
         zeros = b.constant(np.zeros(channels, np.int8))
         weight = b.op("DequantizeLinear", weight, scales, zeros, axis=0)

@@ -19,6 +19,8 @@ __all__ = ["SegmentPrices", "launch_excess"]
 
 
 _LEAST_SAMPLES = 100  # of all launches together, for a p99
+_LEAST_COPY_BYTES = 4 << 10  # read and written; a smaller copy takes the time of a node, not of its bytes
+_COPY_NS_PER_BYTE = 0.2  # where only such copies were measured: read and written at 10 GB/s each
 _COPIES = ("ReorderInput", "ReorderOutput")  # ONNX Runtime's copies into and out of blocks of channels
 
 
@@ -71,8 +73,8 @@ class SegmentPrices:
             self._made.update((tensor.name, index) for tensor in layer.outputs)
             for tensor in layer.inputs:
                 self._read.setdefault(tensor.name, []).append(index)
-        self._copied = [_copy_ns_per_byte(self._table, estimator.unit, op) for op in _COPIES]
-        self._blocked = _blocked(model) if any(self._copied) else {}
+        self._copied = [_copy_price(self._table, estimator.unit, op) for op in _COPIES]
+        self._blocked = _blocked(model) if any(map(any, self._copied)) else {}
 
     def duration_ns(self, first: int, last: int) -> float:
         """Duration of a launch of layers ``first`` to ``last``: the layers, the correction, overhead and transfers.
@@ -121,14 +123,14 @@ class SegmentPrices:
 
     def _copies_ns(self, first: int, last: int) -> float:
         """Cost of copying tensors that enter and leave this run in blocks; the uncut model does not copy them."""
-        into, out = self._copied
+        (into_ns, into), (out_ns, out) = self._copied
         total = 0.0
         for name, (size, readers) in self._blocked.items():
             inside = [first <= index <= last for index in readers]
             if first <= self._made[name] <= last:
-                total += out * size * (not all(inside))
+                total += (out_ns + out * size) * (not all(inside))
             else:
-                total += into * size * any(inside)
+                total += (into_ns + into * size) * any(inside)
         return total
 
     def _run(self, first: int, last: int) -> _Run:
@@ -162,11 +164,20 @@ def _blocked(model: Model) -> dict[str, tuple[int, list[int]]]:
     return blocked
 
 
-def _copy_ns_per_byte(table: LatencyTable, unit: str, op: str) -> float:
-    """Copying time of all entries of this operator together; 0 where there are none."""
-    entries = [entry for entry in table.entries if entry.op == op and entry.unit == unit]
-    moved = sum(work_bytes(entry_work(entry.op, entry.configuration))[0] for entry in entries)
-    return 2 * sum(entry.latency_ns for entry in entries) / moved if moved else 0.0  # read once, written once
+def _copy_price(table: LatencyTable, unit: str, op: str) -> tuple[float, float]:
+    """Price of a copy in ns, and in ns per byte of its tensor, from the entries of this operator; 0 without any.
+
+    Copies of few bytes take as long as any node, so large ones give the price per byte, where there are some.
+    """
+    entries = [
+        (entry.latency_ns, work_bytes(entry_work(entry.op, entry.configuration))[0])
+        for entry in table.entries
+        if entry.op == op and entry.unit == unit
+    ]
+    large = [(ns, moved) for ns, moved in entries if moved >= _LEAST_COPY_BYTES]
+    if large:
+        return 0.0, 2 * sum(ns for ns, _ in large) / sum(moved for _, moved in large)  # read once, written once
+    return (float(np.mean([ns for ns, _ in entries])), _COPY_NS_PER_BYTE) if entries else (0.0, 0.0)
 
 
 def launch_excess(table: LatencyTable, unit: str, quantile: float) -> float | None:
