@@ -140,8 +140,8 @@ class _TableBuilder:
             failed=self._failed.values(),
         )
         wholes = self._whole_runs(campaign, self._networks)
-        found = settings.fusions == "measured"
-        own = self._whole_runs(campaign, list(zip(self._models, self._grouped, strict=True)) if found else [])
+        searched = settings.fusions == "measured"
+        own = self._whole_runs(campaign, list(zip(self._models, self._grouped, strict=True)) if searched else [])
         if self._earlier is not None:
             campaign.rounds.take_over(self._earlier.runs)
         self._notify(f"measuring {len(layers)} layers")
