@@ -82,6 +82,22 @@ def test_what_times_do_not_decide_is_said() -> None:
     assert not undecided[-1]
 
 
+def test_silences_longer_than_half_a_wrap_keep_the_time() -> None:
+    """A clock that wraps around every 2.1 ms goes on forwards where bursts of packets are lost."""
+    found = scores(ForeignCase(burst=20, wrap_bits=21, inferences=100), range(3))
+    assert min(each.matched for each in found) >= 0.998
+
+
+@pytest.mark.parametrize(
+    ("case", "error"), [(ForeignCase(burst=20, drift=0.15), 0.042), (ForeignCase(loss=0.4, drift=0.15), 0.023)]
+)
+def test_a_drifting_clock_is_followed(case: ForeignCase, error: float) -> None:
+    """Lost edges keep their accuracy and their coverage while the clock drifts by 15 %."""
+    found = scores(case, range(3))
+    assert np.mean([each.duration_error for each in found]) <= error
+    assert 0.87 <= np.mean([each.coverage for each in found]) <= 0.93
+
+
 def test_four_units_of_one_core() -> None:
     """The rule matches by units, too, and nothing is invented where nothing was lost."""
     run = make_run(ForeignCase(operations=40, inferences=20, units=4, overlap=True, loss=0.0), 3)

@@ -155,11 +155,14 @@ def _names(array: npt.NDArray[np.str_]) -> tuple[str, ...]:
     return tuple(array.tolist())
 
 
+_LATE_PART = 8  # of a period: packets are late by what buffers hold, and silent for as long as losses last
+
+
 def unwrapped_ns(time_ns: npt.NDArray[np.int64], meta: TraceMeta) -> npt.NDArray[np.int64]:
     """Times without the jumps of a counter that wraps around.
 
-    Each step between packets is assumed to be the shortest possible one: packets that arrive a little late stay in
-    the past, and a silence of half a period of the counter or more cannot be detected.
+    A step back by up to an eighth of the counter's period is a packet that arrives a little late; any other step goes
+    forward. A silence of seven eighths of a period or more cannot be detected.
 
     Args:
         time_ns: int64, in order of arrival.
@@ -173,5 +176,6 @@ def unwrapped_ns(time_ns: npt.NDArray[np.int64], meta: TraceMeta) -> npt.NDArray
     period = (1 << meta.wrap_bits) * meta.resolution_ns
     if period > np.iinfo(np.int64).max // 2:
         return time_ns
-    steps = (np.diff(time_ns) + period // 2) % period - period // 2
+    late = period // _LATE_PART
+    steps = (np.diff(time_ns) + late) % period - late
     return np.concatenate([time_ns[:1], time_ns[0] + np.cumsum(steps)]).astype(np.int64)
