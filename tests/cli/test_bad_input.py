@@ -85,7 +85,7 @@ CASES: dict[str, tuple[Broken, list[str]]] = {
     "no rate": (replaced("rate_hz = 20", "rate_hz = 0"), ["rate_hz", "0"]),
     "negative rate": (replaced("rate_hz = 20", "rate_hz = -5"), ["rate_hz", "-5"]),
     "a word as rate": (replaced("rate_hz = 20", 'rate_hz = "fast"'), ["rate_hz"]),
-    "no beat": (replaced("rate_hz = 20\n", ""), ["beat"]),
+    "no windows' rate": (replaced("rate_hz = 20\n", ""), ["rate is missing"]),
     "frames of another shape": (npz_of((5, 3, 16, 17)), ["16", "17", "image"]),
     "frames of another type": (npz_of((5, 3, 16, 16), np.complex64), ["camera", "float32"]),
     "no frames": (npz_of((0, 3, 16, 16)), ["camera", "no frames"]),
@@ -119,7 +119,7 @@ CASES: dict[str, tuple[Broken, list[str]]] = {
     "units": (app(model='units = ["npu0"]'), ["$.models[0].units", "npu0"]),
     "core that is not there": (replaced(TOP, TOP + "cores = [0, 999]\n"), ["999"]),
     "table that is absent": (replaced(TOP, TOP + 'table = "board.table.json"\n'), ["$.table", "board.table.json"]),
-    "rates that hardly ever meet": (app(stream="rate_hz = 19.993"), ["19.993", "meet again"]),
+    "rates that hardly ever meet": (app(stream="rate_hz = 19.993"), ["19.993", "coincide again"]),
     "sink used twice": (
         app(more='[[outputs]]\nmodel = "small"\nsink = "o.npz"\n[[outputs]]\nmodel = "chain"\nsink = "o.npz"\n'),
         ["o.npz", "twice"],

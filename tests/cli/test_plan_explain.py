@@ -89,7 +89,7 @@ def test_an_existing_page_is_refused(framefit: Framefit, described: Path, tmp_pa
 def test_json_stands_alone(framefit: Framefit, described: Path) -> None:
     """``--explain`` is for people: beside ``--json`` it is a usage error, not ignored."""
     ended = framefit("plan", described, "--json", "--explain")
-    assert (ended.code, ended.out) == (2, "")
+    assert (ended.code, json.loads(ended.out)["error"]) == (2, "InputError")
     assert "--explain" in ended.err
 
 
