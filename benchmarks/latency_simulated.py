@@ -28,11 +28,8 @@ from stored import store
 
 from framefit.core.latency_table import LatencyEntry
 from framefit.core.model import AUXILIARY_KINDS, GraphBuilder, Model, configuration
-from framefit.core.target import Variation, resolve_target
-from framefit.devices.clock import VirtualClock
+from framefit.core.target import Variation
 from framefit.devices.device import allocate
-from framefit.devices.npu.costs import layer_times
-from framefit.devices.npu.device import NpuDevice
 from framefit.latency.campaign import Campaign
 from framefit.latency.estimate import estimate
 from framefit.latency.measure import measure
@@ -41,36 +38,11 @@ from framefit.latency.rounds import RUNS
 from framefit.latency.subjects import distinct_layers, layer_key
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "latency"))
-from boards import Wrapped, true_latency, vpu
+from boards import NOISE, UNIT, Wrapped, resnet20, true_latency, vpu
 
-UNIT = "vpu0"
-NOISE = Variation(sigma_ratio=0.01, stall_rate_hz=60, stall_ns=500_000)  # 1 % of launches of some 170 us
 REPEATS = (1000, 4000)
 METHODS: tuple[Method, ...] = ("regression", "auxiliary")
 FLOORS = {"3.29": 1.0, "4.65": 4.65 / 3.29}
-
-
-def board(variation: Variation, seed: int = 0) -> NpuDevice:
-    """The built-in VPU behind a link of 2 and 1.25 GB/s; 100 us a launch."""
-    target = resolve_target("vpu")
-    host = msgspec.structs.replace(target.host, input_bandwidth_gbps=2.0, output_bandwidth_gbps=1.25)
-    target = msgspec.structs.replace(target, host=host, variation=variation)
-    return NpuDevice(target, VirtualClock(), layer_times(target), seed=seed)
-
-
-def resnet20() -> Model:
-    """He et al., 2016, on 32 x 32 pixels; random weights."""
-    b = GraphBuilder("resnet20")
-    x = b.conv(b.input("image", (1, 3, 32, 32)), 16, norm=True, activation="Relu")
-    for stage, channels in enumerate((16, 32, 64)):
-        for block in range(3):
-            stride = 2 if stage and not block else 1
-            y = b.conv(x, channels, stride=stride, norm=True, activation="Relu")
-            y = b.conv(y, channels, norm=True)
-            skip = x if stride == 1 else b.conv(x, channels, kernel=1, stride=stride, norm=True)
-            x = b.op("Relu", b.op("Add", y, skip))
-    b.output(b.dense(b.op("Flatten", b.op("GlobalAveragePool", x)), 10))
-    return b.build()
 
 
 def random_network(seed: int) -> Model:
@@ -97,7 +69,7 @@ def random_network(seed: int) -> Model:
 
 def truths(model: Model) -> dict[str, int]:
     """What each layer takes."""
-    device = board(Variation())
+    device = vpu(Variation())
     grouped = model.grouped(device.fusions(model))
     times = device.layers_ns(grouped, UNIT)
     return {
@@ -112,7 +84,7 @@ def layers(model: Model, seeds: int) -> list[dict[str, object]]:
     found: dict[tuple[str, str, int], list[list[tuple[LatencyEntry, float]]]] = {}
     for kind in AUXILIARY_KINDS:
         for seed in range(seeds):
-            device = board(NOISE, seed)
+            device = vpu(NOISE, seed)
             subjects, _ = distinct_layers(model, device.fusions, UNIT)
             campaign = Campaign(device, UNIT, subjects, auxiliary=kind, seed=seed)
             for repeats in REPEATS:
@@ -154,7 +126,7 @@ def layers(model: Model, seeds: int) -> list[dict[str, object]]:
 
 def whole_ns(model: Model) -> int:
     """A launch without noise."""
-    device = board(Variation())
+    device = vpu(Variation())
     arrays = {tensor.name: allocate(tensor) for tensor in (*model.inputs, *model.outputs)}
     return device.submit(device.compile(model, UNIT, "whole").bind(arrays)).duration_ns
 
@@ -164,7 +136,7 @@ def chains(count: int, each: int = 4) -> dict[str, object]:
     inside, off = [], []
     for seed in range(count):
         models = [random_network(each * seed + index) for index in range(each)]
-        table = measure(models, target=board(NOISE, seed), audit="none", repeats=200, seed=seed)
+        table = measure(models, target=vpu(NOISE, seed), audit="none", repeats=200, seed=seed)
         for model in models:
             found = estimate(model, table, any_fingerprint=True)
             truth = whole_ns(model)
@@ -214,7 +186,7 @@ def drivers(seeds: int, repeats: int = 1000) -> list[dict[str, object]]:
                 truth = true_latency(device, model)
                 timed = [entry for entry in table.entries if truth(entry)]
                 held += [entry.interval_ns[0] <= truth(entry) <= entry.interval_ns[1] for entry in timed]
-                known = [entry for entry in timed if truth(entry) >= 10 * entry.noise_floor_ns]
+                known = [entry for entry in timed if entry.latency_ns >= 10 * entry.noise_floor_ns]
                 off += [abs(entry.latency_ns / truth(entry) - 1) for entry in known]
         rows.append(
             {

@@ -21,7 +21,7 @@ from framefit.devices.npu.costs import layer_times
 from framefit.devices.npu.device import NpuDevice
 from framefit.errors import DeviceError
 from framefit.latency.campaign import Campaign
-from framefit.latency.overhead import suited_kind
+from framefit.latency.overhead import Method, suited_kind
 from framefit.latency.subjects import distinct_layers
 from networks import NETWORKS
 
@@ -35,9 +35,9 @@ def campaign(model: Model, device: NpuDevice, kind: str = "auto", repeats: int =
 
 
 def errors(table: LatencyTable, device: NpuDevice, model: Model, floors: float = 10) -> np.ndarray:
-    """Relative errors of the layers that truly take at least so many times their noise floor."""
+    """Relative errors of the layers that are at least so many times their noise floor."""
     truth = true_latency(device, model)
-    chosen = [entry for entry in table.entries if truth(entry) >= floors * entry.noise_floor_ns > 0]
+    chosen = [entry for entry in table.entries if entry.latency_ns >= floors * entry.noise_floor_ns > 0]
     return np.asarray([entry.latency_ns / truth(entry) - 1 for entry in chosen])
 
 
@@ -50,14 +50,17 @@ def network() -> Model:
 @every_kind
 def test_the_bar_on_the_simulated_accelerator(network: Model, kind: str) -> None:
     """1 % log-normal noise, 1 % stalls, transfers: median error at most 2 %, p95 at most 5 %, both ways."""
-    device = vpu(NOISE, seed=2)
-    measured = campaign(network, device, kind, repeats=4000)
-    assert measured.measure()
-    for method in ("regression", "auxiliary"):
-        found = np.abs(errors(measured.table(method), device, network))
-        assert len(found) >= 5  # of 17; the others take some 2 us of a launch's 110
-        assert np.median(found) <= 0.02
-        assert np.quantile(found, 0.95) <= 0.05
+    pooled: dict[Method, list[np.ndarray]] = {"regression": [], "auxiliary": []}
+    for seed in (1, 2, 3):
+        device = vpu(NOISE, seed=seed)
+        measured = campaign(network, device, kind, repeats=4000)
+        assert measured.measure()
+        for method, parts in pooled.items():
+            parts.append(np.abs(errors(measured.table(method), device, network)))
+            assert len(parts[-1]) >= 5  # of 17; the others take some 2 us of a launch's 110
+    for parts in pooled.values():
+        assert np.median(np.concatenate(parts)) <= 0.02
+        assert np.quantile(np.concatenate(parts), 0.95) <= 0.05
 
 
 def _stairs(read: int, written: int) -> float:
@@ -76,37 +79,43 @@ def _roots(read: int, written: int) -> float:
 )
 def test_any_clock_and_any_overhead(step_ns: int, transfer_ns: Callable[[int, int], float]) -> None:
     """A driver that tells whole microseconds, or transfers that are no straight line: intervals hold the truth."""
-    network = random_network(4)
-    device = vpu(NOISE, seed=2) if transfer_ns is None else vpu(NOISE, seed=2, link_gbps=(1e9, 1e9))
-    wrapped = Wrapped(device, step_ns, transfer_ns or (lambda _read, _written: 0.0))
-    measured = campaign(network, wrapped, repeats=1000)  # type: ignore[arg-type]  # a device by what it does
-    assert measured.measure()
-    table, truth = measured.table(), true_latency(device, network)
-    timed = [entry for entry in table.entries if truth(entry)]
-    held = [entry.interval_ns[0] <= truth(entry) <= entry.interval_ns[1] for entry in timed]
+    held, parts = [], []
+    for seed in (2, 4):
+        network = random_network(seed)
+        device = vpu(NOISE, seed) if transfer_ns is None else vpu(NOISE, seed, link_gbps=(1e9, 1e9))
+        wrapped = Wrapped(device, step_ns, transfer_ns or (lambda _read, _written: 0.0))
+        measured = campaign(network, wrapped, repeats=1000)  # type: ignore[arg-type]  # a device by what it does
+        assert measured.measure()
+        assert measured.rounds.step_ns == (step_ns if step_ns > 1 else 0)
+        table, truth = measured.table(), true_latency(device, network)
+        held += [one.interval_ns[0] <= truth(one) <= one.interval_ns[1] for one in table.entries if truth(one)]
+        parts.append(np.abs(errors(table, device, network)))
     assert np.mean(held) >= 0.85
-    found = np.abs(errors(table, device, network))
-    assert len(found) >= (10 if step_ns < 100_000 else 3)
-    assert np.median(found) <= 0.02
-    assert np.quantile(found, 0.95) <= 0.05
-    assert measured.rounds.step_ns == (step_ns if step_ns > 1 else 0)
+    off = np.concatenate(parts)
+    assert len(off) >= (10 if step_ns < 100_000 else 3)
+    assert np.median(off) <= (0.02 if transfer_ns else 0.01)
+    assert np.quantile(off, 0.95) <= 0.05
 
 
 @pytest.mark.data
 @pytest.mark.parametrize("kind", ["conv1x1"])
 def test_the_bar_on_a_real_network(shared_models: Path, kind: str) -> None:
     """The same on a face detector, whose layers take 1 to 16 us."""
-    device, model = vpu(NOISE, seed=2), Model.load(shared_models / "face-slim-320.onnx")
-    measured = campaign(model, device, kind, repeats=4000)
-    assert measured.measure()
-    for method in ("regression", "auxiliary"):
-        table = measured.table(method)
-        found = np.abs(errors(table, device, model))
-        assert len(found) >= 10
-        assert np.median(found) <= 0.02
-        assert np.quantile(found, 0.95) <= 0.05
-        assert len(table.entries) == 61
-        assert not table.unmeasured
+    model = Model.load(shared_models / "face-slim-320.onnx")
+    pooled: dict[Method, list[np.ndarray]] = {"regression": [], "auxiliary": []}
+    for seed in (1, 2):
+        device = vpu(NOISE, seed=seed)
+        measured = campaign(model, device, kind, repeats=4000)
+        assert measured.measure()
+        for method, parts in pooled.items():
+            table = measured.table(method)
+            parts.append(np.abs(errors(table, device, model)))
+            assert len(parts[-1]) >= 10
+            assert len(table.entries) == 61
+            assert not table.unmeasured
+    for parts in pooled.values():
+        assert np.median(np.concatenate(parts)) <= 0.02
+        assert np.quantile(np.concatenate(parts), 0.95) <= 0.05
 
 
 @every_kind

@@ -43,7 +43,7 @@ def test_gains_below_the_noise_are_decided_together() -> None:
     pairs = measured_fusions(device, UNIT, model, repeats=1000)
     groups = known_groups(model, recorded(model, pairs))
     found, told = (sum(device.layers_ns(model.grouped(by), UNIT)) for by in (groups, device.fusions(model)))
-    assert found == pytest.approx(told, rel=0.02)
+    assert found == pytest.approx(told, rel=0.01)
     assert sum(device.layers_ns(model, UNIT)) > 1.1 * told
 
 

@@ -75,6 +75,10 @@ class EventSimulation(Simulation):
             if one.plan is not running and self.random.random() < self.spite and one.may_come(now):
                 bisect.insort(one.arrivals, now)
 
+    def _begun(self, now: int, plan: PlannedModel) -> None:
+        if not self.beat.preemptive:
+            self._provoke(now, plan)
+
     def _next_arrival(self, now: int) -> int:
         later = [
             one.arrivals[place]
@@ -114,23 +118,6 @@ class EventSimulation(Simulation):
                     break
                 now = coming + self.wakes(self.beat.late_ns)
                 continue
-            model = self.models[chosen]
-            if model.newest < 0:
-                model.newest = [model.queue.popleft() for _ in range(model.frames)][-1]
-            if not model.rest_ns:
-                model.rest_ns = self.takes(model.plan.segments[model.segment].duration_ns)
-                if not preemptive:
-                    self._provoke(now, model.plan)
-            spent = min(model.rest_ns, reserved - now, self._next_arrival(now) - now) if preemptive else model.rest_ns
-            now += spent
+            now = self._serve(chosen, now, min(reserved, self._next_arrival(now)))
             assert now <= reserved
-            model.rest_ns -= spent
-            if model.rest_ns:
-                continue
-            model.segment += 1
-            if model.segment == len(model.plan.segments):
-                model.oldest_ns = max(model.oldest_ns, now - model.newest)
-                model.done += 1
-                model.segment, model.newest = 0, -1
-                self.rotation.finished(chosen)
         self.busy_until = now

@@ -127,21 +127,29 @@ class Simulation:
             )
             if chosen is None:
                 break
-            model = self.models[chosen]
-            if model.newest < 0:
-                model.newest = [model.queue.popleft() for _ in range(model.frames)][-1]
-            if not model.rest_ns:
-                model.rest_ns = self.takes(model.plan.segments[model.segment].duration_ns)
-            spent = min(model.rest_ns, reserved - now) if self.beat.preemptive else model.rest_ns
-            now += spent
+            now = self._serve(chosen, now, reserved)
             assert now <= reserved
-            model.rest_ns -= spent
-            if model.rest_ns:
-                break
+        self.busy_until = now
+
+    def _serve(self, chosen: int, now: int, until: int) -> int:
+        """Run a model's next segment, where it may be interrupted ``until`` then at most; return when that ends."""
+        model = self.models[chosen]
+        if model.newest < 0:
+            model.newest = [model.queue.popleft() for _ in range(model.frames)][-1]
+        if not model.rest_ns:
+            model.rest_ns = self.takes(model.plan.segments[model.segment].duration_ns)
+            self._begun(now, model.plan)
+        spent = min(model.rest_ns, until - now) if self.beat.preemptive else model.rest_ns
+        now += spent
+        model.rest_ns -= spent
+        if not model.rest_ns:
             model.segment += 1
             if model.segment == len(model.plan.segments):
                 model.oldest_ns = max(model.oldest_ns, now - model.newest)
                 model.done += 1
                 model.segment, model.newest = 0, -1
                 self.rotation.finished(chosen)
-        self.busy_until = now
+        return now
+
+    def _begun(self, now: int, plan: PlannedModel) -> None:
+        """A segment of a background model has begun."""

@@ -22,8 +22,8 @@ def chrome(events: list[Any] | dict[str, Any] | str) -> tuple[list[tuple[int, st
     """Packets as (time_ns, kind, type, core), and warnings."""
     text = events if isinstance(events, str) else json.dumps(events)
     parsed, odd = parse_events(text.encode(), "made")
-    labelled, more = read_chrome_events(parsed, "made")
-    trace = labelled.trace
+    named, more = read_chrome_events(parsed, "made")
+    trace = named.trace
     columns = (trace.time_ns, [trace.kinds[kind] for kind in trace.id], trace.type, trace.core)
     return list(zip(*map(list, columns), strict=True)), (*odd, *more)
 

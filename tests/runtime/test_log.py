@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from framefit.core.journal import Journal
 from framefit.runtime.log import FrameLog, FrameOutcome, FrameOutcomes, LaunchLog
 
 
@@ -123,6 +125,24 @@ def test_a_snapshot_stays_as_it_is() -> None:
     assert copied[:, FrameLog.FRAME].tolist() == [0, 1]
     assert log.rows()[:, FrameLog.FRAME].tolist() == [0, 1, 2]
     assert FrameLog().snapshot().shape == (0, 7)
+
+
+def test_a_file_can_be_read_while_it_grows(tmp_path: Path) -> None:
+    """What is appended in the middle of reading is in the next reading; the thread that writes is not there yet."""
+    journal = Journal(tmp_path)
+    journal.in_thread = True
+    file = journal.file("rows")
+
+    def first() -> bytes:
+        if not more:
+            more.append(True)
+            file.append(b"second")
+        return b"first, "
+
+    more: list[bool] = []
+    file.append(first)
+    assert file.read() == b"first, "
+    assert file.read() == b"first, second"
 
 
 def test_snapshots_while_another_thread_logs() -> None:

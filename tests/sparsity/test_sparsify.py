@@ -193,6 +193,7 @@ def test_channels_are_taken_out_of_the_file(place: Path) -> None:
 
 def stopping(word: str, after: int) -> Callable[[str], None]:
     """Ctrl-C at a message of this beginning, after so many of them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     left = iter(range(after))
 
     def say(message: str) -> None:

@@ -104,7 +104,8 @@ class JournalFile:
     def read(self) -> bytes:
         """Return all appended bytes."""
         with self._lock:
-            rest = [bytes(data() if callable(data) else data) for data in self._pending]
+            pending = list(self._pending)  # at once: another thread may append
+            rest = [bytes(data() if callable(data) else data) for data in pending]
             parts, at = list[bytes](), 0
             while self._file is not None and at < self._written:
                 parts.append(os.pread(self._file.fileno(), self._written - at, at))

@@ -18,7 +18,7 @@ import numpy as np
 
 from framefit.core.events import EventType, Trace, TraceMeta
 from framefit.errors import InputError
-from framefit.profiling.formats.labels import Label, LabelledPackets, is_inferred
+from framefit.profiling.formats.labels import Label, NamedTrace, is_inferred
 
 _MOST_OBJECTS = 12_000_000
 """Objects in a file, a limit to the memory: ONNX Runtime writes 1,000,000 events with seven objects each at most."""
@@ -220,12 +220,12 @@ class LabelTable:
         number = self._labels.setdefault(label, len(self._labels))
         self.events.add(time_ns, label.name, type_, core, number)
 
-    def packets(self, *, by_time: bool, tracks: Mapping[Any, str]) -> LabelledPackets:
+    def packets(self, *, by_time: bool, tracks: Mapping[Any, str]) -> NamedTrace:
         """Return the packets; ``tracks`` are names of threads. See :meth:`EventTable.trace`."""
         trace = self.events.trace(by_time=by_time, meta=TraceMeta())
         named = tuple(tracks.get(thread, "") for thread in self.events.threads)
         unnumbered = replace(trace, operation=np.full(len(trace), -1, np.int64))
-        return LabelledPackets(unnumbered, trace.operation, tuple(self._labels), named)
+        return NamedTrace(unnumbered, trace.operation, tuple(self._labels), named)
 
     def warnings(self) -> list[str]:
         """Return a warning about edges that were left out."""
@@ -234,7 +234,7 @@ class LabelTable:
         return [f"{self.inferred} edges that the file says were inferred are not taken for received ones"]
 
 
-def read_chrome_events(events: list[JsonEvent], where: str) -> tuple[LabelledPackets, tuple[str, ...]]:
+def read_chrome_events(events: list[JsonEvent], where: str) -> tuple[NamedTrace, tuple[str, ...]]:
     """Make packets from B, E and X events: names are kinds, and threads are cores, until a program says better.
 
     Packets are in the order of the file if it has only B and E. X events are written when they end, so with them the

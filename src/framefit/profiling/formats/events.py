@@ -11,7 +11,7 @@ import msgspec
 from framefit.core.events import EventType
 from framefit.errors import InputError
 from framefit.profiling.formats.chrome import LabelTable
-from framefit.profiling.formats.labels import Label, LabelledPackets
+from framefit.profiling.formats.labels import Label, NamedTrace
 
 _COLUMNS = ("operation", "name", "kind", "unit", "type", "time_ns", "source", "program")
 _TYPES = {"START": EventType.START, "END": EventType.END}
@@ -30,7 +30,7 @@ def is_event_table(raw: bytes) -> bool:
     return by_column or set(_COLUMNS) <= set(line)
 
 
-def read_event_table(raw: bytes, where: str) -> tuple[LabelledPackets, tuple[str, ...]]:
+def read_event_table(raw: bytes, where: str) -> tuple[NamedTrace, tuple[str, ...]]:
     """Make packets of the events that were measured.
 
     Raises :class:`~framefit.errors.InputError` if the table is damaged, or no event was measured.

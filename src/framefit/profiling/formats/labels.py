@@ -1,7 +1,7 @@
 """Matches what a file says of its events, in words, with the operations, kinds and units of a program.
 
 Formats that are made for viewers have names and categories where a device's packets have numbers. What a name means
-only the program says, so a reader hands on the words, and :meth:`LabelledPackets.match` numbers them.
+only the program says, so a reader hands on the words, and :meth:`NamedTrace.match` numbers them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LabelledPackets:
+class NamedTrace:
     """Packets of which a file says in words what they are.
 
     Attributes:

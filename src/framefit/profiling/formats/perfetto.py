@@ -13,7 +13,7 @@ from itertools import islice
 from framefit.core.events import EventType
 from framefit.errors import InputError
 from framefit.profiling.formats.chrome import LabelTable
-from framefit.profiling.formats.labels import Label, LabelledPackets
+from framefit.profiling.formats.labels import Label, NamedTrace
 
 _Field = tuple[int, int | bytes]  # number and value
 _MOST_NS = 1 << 61
@@ -44,7 +44,7 @@ def is_perfetto(raw: bytes) -> bool:
     )
 
 
-def read_perfetto(raw: bytes, where: str) -> tuple[LabelledPackets, tuple[str, ...]]:
+def read_perfetto(raw: bytes, where: str) -> tuple[NamedTrace, tuple[str, ...]]:
     """Make packets from slices: names are kinds, and tracks are cores, until a program says better.
 
     Raises :class:`~framefit.errors.InputError` if there is no slice, or too many tracks.

@@ -20,7 +20,7 @@ from framefit.core.program import Program
 from framefit.errors import InputError
 from framefit.profiling.formats.chrome import parse_events, read_chrome_events
 from framefit.profiling.formats.events import is_event_table, read_event_table
-from framefit.profiling.formats.labels import LabelledPackets
+from framefit.profiling.formats.labels import NamedTrace
 from framefit.profiling.formats.ort import is_ort_profile, read_ort_events
 from framefit.profiling.formats.perfetto import is_perfetto, read_perfetto
 from framefit.profiling.formats.raw import is_raw_stream, read_raw_stream
@@ -37,19 +37,19 @@ class ReadTrace(NamedTuple):
         trace: its packets.
         program: the program that was executed, where the format contains it.
         warnings: sentences on what is odd about the file.
-        labelled: the packets with what the file says of them in words, where it does.
+        named: the packets with what the file says of them in words, where it does.
     """
 
     trace: Trace
     program: Program | None
     warnings: tuple[str, ...]
-    labelled: LabelledPackets | None = None
+    named: NamedTrace | None = None
 
     def match(self, program: Program) -> tuple[Trace, tuple[str, ...]]:
         """Return the trace with kinds, operations and cores of ``program``, and all warnings."""
-        if self.labelled is None:
+        if self.named is None:
             return self.trace, self.warnings
-        trace, warnings = self.labelled.match(program)
+        trace, warnings = self.named.match(program)
         return trace, (*self.warnings, *warnings)
 
 
@@ -146,18 +146,18 @@ def _read_json(raw: bytes, source: _Source) -> ReadTrace:
     if is_ort_profile(events):
         trace, program, more = read_ort_events(events, source.where, source.name)
         return ReadTrace(trace, program, (*odd, *more))
-    labelled, more = read_chrome_events(events, source.where)
-    return ReadTrace(labelled.trace, None, (*odd, *more), labelled)
+    named, more = read_chrome_events(events, source.where)
+    return ReadTrace(named.trace, None, (*odd, *more), named)
 
 
 def _read_perfetto(raw: bytes, source: _Source) -> ReadTrace:
-    labelled, warnings = read_perfetto(raw, source.where)
-    return ReadTrace(labelled.trace, None, warnings, labelled)
+    named, warnings = read_perfetto(raw, source.where)
+    return ReadTrace(named.trace, None, warnings, named)
 
 
 def _read_event_table(raw: bytes, source: _Source) -> ReadTrace:
-    labelled, warnings = read_event_table(raw, source.where)
-    return ReadTrace(labelled.trace, None, warnings, labelled)
+    named, warnings = read_event_table(raw, source.where)
+    return ReadTrace(named.trace, None, warnings, named)
 
 
 def _read_raw(raw: bytes, source: _Source) -> ReadTrace:
