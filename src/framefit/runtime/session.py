@@ -453,7 +453,7 @@ class Session:
         self.opened = opened
         self.journal = Journal() if journal is None else journal
         self._before, self._parts = before, tuple(parts)
-        self._inject, self._computes = tuple(inject), frames
+        self._computes = frames
         self._texts_noted = self._injections_noted = 0
         self._injections: list[Injection] = []
         timetable, device = opened.timetable, opened.device
