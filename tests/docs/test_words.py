@@ -30,7 +30,19 @@ REPLACED = {
 }
 """Metaphors of older names, and the word of docs/architecture.md that stands for each."""
 PARTICIPLES = {"asked", "found", "said", "told"}
-PLAIN_ROOMS = {"core", "devices", "execution", "latency", "sparsity", "training", "trees"}
+PLAIN_ROOMS = {
+    "cli",
+    "core",
+    "devices",
+    "execution",
+    "fit",
+    "latency",
+    "report",
+    "sparsity",
+    "training",
+    "trees",
+    "workflows",
+}
 
 
 def words_of(name: str) -> list[str]:
@@ -93,7 +105,7 @@ def test_no_metaphors_in_tests_and_benchmarks() -> None:
 
 
 def test_variables_are_nouns() -> None:
-    """In the rooms below the engines that plan and run, a variable is the noun that it holds, not a participle."""
+    """In these rooms, a variable is the noun that it holds, not a participle."""
     participles = [
         f"{path.relative_to(SOURCE)}: {name}"
         for room in sorted(PLAIN_ROOMS)

@@ -25,8 +25,8 @@ app = typer.Typer(
 add_commands(app)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(value: bool) -> None:
+    if value:
         from importlib.metadata import version
 
         typer.echo(f"framefit {version('framefit')}")

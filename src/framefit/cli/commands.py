@@ -191,10 +191,10 @@ def table(given: dict[str, Any], screen: Screen) -> None:
         return
     if settings.output is not None:
         paths, any_device = [file, *settings.merge, *others], settings.any_fingerprint
-        shown = merge_tables(paths, settings.output, any_fingerprint=any_device, force=settings.force)
+        entries = merge_tables(paths, settings.output, any_fingerprint=any_device, force=settings.force)
     else:
-        shown = table(file)
-    show_json(shown) if screen.json else show(view(shown))
+        entries = table(file)
+    show_json(entries) if screen.json else show(view(entries))
 
 
 @_command(FitOptions, Screen)

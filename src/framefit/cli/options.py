@@ -61,8 +61,10 @@ def add_command(app: typer.Typer, name: str, verb: type[Settings] | None, screen
     def call(context: typer.Context, **values: Any) -> None:
         try:
             given = given_options(context, every, values)
-            shown = settings_of(screen, {name: given.pop(name) for name in list(given) if name in screen_options})
-            code = command(given, shown)
+            screen_settings = settings_of(
+                screen, {name: given.pop(name) for name in list(given) if name in screen_options}
+            )
+            code = command(given, screen_settings)
         except FramefitError as error:
             if values.get("json"):
                 reason = Reason(error=type(error).__name__, what=error.what, where=error.where, remedy=error.remedy)
@@ -153,12 +155,12 @@ def _read(each: Option, value: Any) -> Any:
             return tuple(_item(get_args(each.kind)[0], item) for item in value)
         return _item(each.kind, value) if isinstance(value, str) and value != each.none else value
     except (ValueError, msgspec.ValidationError):
-        written = " ".join(value) if isinstance(value, list) else value
+        text = " ".join(value) if isinstance(value, list) else value
         kind = get_args(each.kind)[0] if get_origin(each.kind) is tuple else each.kind
         number = () if get_origin(kind) is Literal else ("a number",)
-        wanted = each.metavar or " or ".join([*number, *map(str, each.choices), *filter(None, [each.none])])
+        form = each.metavar or " or ".join([*number, *map(str, each.choices), *filter(None, [each.none])])
         example = f", such as {each.example}" if each.example else ""
-        raise typer.BadParameter(f"{written!r} is not of the form {wanted}{example}", param_hint=each.flag) from None
+        raise typer.BadParameter(f"{text!r} is not of the form {form}{example}", param_hint=each.flag) from None
 
 
 def _item(kind: Any, text: Any) -> Any:

@@ -53,8 +53,8 @@ class Progress:
         now = time.monotonic()
         if self._on and now - self._drawn_s >= _REFRESH_S:
             self._drawn_s = now
-            done = 24 * part // max(count, 1)
-            self._draw(f"{doing} [{'#' * done}{'.' * (24 - done)}] {what} {part} of {count}")
+            filled = 24 * part // max(count, 1)
+            self._draw(f"{doing} [{'#' * filled}{'.' * (24 - filled)}] {what} {part} of {count}")
 
     def end(self) -> None:
         """Remove the line."""

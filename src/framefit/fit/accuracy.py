@@ -117,8 +117,8 @@ class Labelled:
         if name not in self._references:
             model, data = opened(self._entries[name]), self._data[name]
             self._references[name] = self._judged(model, data.validation).top1, self._judged(model, data.test).top1
-        seen, new = self._references[name]
-        return min(seen, new) if trained else seen
+        validation, test = self._references[name]
+        return min(validation, test) if trained else validation
 
     def final(self, fitted: FittedModel, path: Path) -> FinalAccuracy:
         """What became of a model, on its test data."""
@@ -135,8 +135,8 @@ class Labelled:
     def _check(self, given: Mapping[str, str]) -> None:
         """Read the data, and find the model of those that no model is named for."""
         if "" in given:
-            read = {name: self._fitting(name, given[""]) for name in self._entries if name not in self._sources}
-            fitting = [name for name, data in read.items() if data is not None]
+            data_of = {name: self._fitting(name, given[""]) for name in self._entries if name not in self._sources}
+            fitting = [name for name, data in data_of.items() if data is not None]
             if len(fitting) != 1:
                 which = f"fit {' and '.join(map(repr, fitting))}" if fitting else "fit no model of the workload"
                 raise InputError(

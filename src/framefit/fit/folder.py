@@ -63,11 +63,11 @@ class FitFolder(SearchFolder):
 
     def adopt(self, fitted: FittedModel) -> FittedModel:
         """A new version of a model, put where the workload finds it."""
-        kept = self.path / "models" / f"{quote(fitted.name, safe=' ')}.onnx"  # a name may hold what no file's may
-        kept.parent.mkdir(exist_ok=True)
-        with write_whole(kept, force=True) as file:
+        path = self.path / "models" / f"{quote(fitted.name, safe=' ')}.onnx"  # a name may hold what no file's may
+        path.parent.mkdir(exist_ok=True)
+        with write_whole(path, force=True) as file:
             file.write(Path(fitted.path).read_bytes())
-        return msgspec.structs.replace(fitted, path=str(kept))
+        return msgspec.structs.replace(fitted, path=str(path))
 
     def write(self, result: FitResult, workload: Workload, app: Path) -> FitResult:
         """The workload as it stands, and the record; both whole.
@@ -83,9 +83,9 @@ class FitFolder(SearchFolder):
         with write_whole(self.path / _APP, force=True) as file:
             file.write(to_toml(self._relative(workload)).encode())
         models = tuple(self._moved(model, self.name_of) for model in result.models)
-        written = msgspec.structs.replace(result, models=models)
-        write_record(self.mark, written, force=True)
-        return written
+        stored = msgspec.structs.replace(result, models=models)
+        write_record(self.mark, stored, force=True)
+        return stored
 
     def name_of(self, path: str | Path) -> str:
         """A path as files of the folder name it: relative where it lies in it."""

@@ -201,10 +201,10 @@ class FitLoop:
                 self._notes.append(f"no step began after {self.settings.max_seconds:g} s; --resume goes on")
                 return
             lacking: list[Offer] = []
-            taken = self._next(lacking)
-            if taken is None:
+            offer = self._next(lacking)
+            if offer is None:
                 return
-            self._take(taken)
+            self._take(offer)
             self._note(lacking)
 
     def _next(self, lacking: list[Offer]) -> Offer | None:
@@ -261,8 +261,8 @@ class FitLoop:
             detail = f"{detail}; {change.detail}".lstrip("; ")
         if outcome == "kept" and after is not None and change is not None:
             self._keep(after, change.fitted)
-        shown = None if after is None else after.standing
-        self._add(step, folder, before.standing, shown, change, outcome, detail, time.monotonic() - started)
+        standing = None if after is None else after.standing
+        self._add(step, folder, before.standing, standing, change, outcome, detail, time.monotonic() - started)
 
     def _inaccurate(self, change: Change) -> tuple[StepOutcome, str]:
         """Whether a change costs more accuracy than is allowed."""
@@ -285,8 +285,10 @@ class FitLoop:
         """Models that were changed, and need not have been: what came later is enough without."""
         for name in list(self._context.versions):
             before, started = self._situation, time.monotonic()
-            given = entry_of(self._original, name)
-            entry = msgspec.structs.replace(entry_of(before.workload, name), path=given.path, constants=given.constants)
+            original = entry_of(self._original, name)
+            entry = msgspec.structs.replace(
+                entry_of(before.workload, name), path=original.path, constants=original.constants
+            )
             workload = with_entry(before.workload, entry)
             if not before.what_if(workload=workload, notify=self.notify).fits:
                 continue
@@ -317,7 +319,7 @@ class FitLoop:
         situation, started = self._situation, time.monotonic()
         number = sum(step.name == "verify" for step in self._steps) + 1
         folder = self.folder.step(len(self._steps) + 1, "verify")
-        planned = situation.standing.least_share_ratio
+        share_ratio = situation.standing.least_share_ratio
         share: float | None = None
         outcome: StepOutcome = "failed"
         going_on = False
@@ -341,7 +343,7 @@ class FitLoop:
                 what="simulate the plan" if situation.described else "run the plan",
                 folder=self.folder.name_of(folder),
                 load_ratio=(load, load),
-                share_ratio=(planned, share),
+                share_ratio=(share_ratio, share),
                 outcome=outcome,
                 detail=detail,
                 seconds=time.monotonic() - started,
@@ -499,7 +501,7 @@ def fit(settings: FitOptions, *, notify: Notify = silent) -> Fitted:
         True
     """
     target = settings.target
-    asked = part_of(
+    fit_settings = part_of(
         settings,
         FitSettings,
         app=str(Path(settings.app).resolve()),
@@ -515,8 +517,8 @@ def fit(settings: FitOptions, *, notify: Notify = silent) -> Fitted:
     elif apply or settings.output is not None:
         folder = FitFolder(Path(settings.output or f"{Path(settings.app).stem}-fit"))
         folder.check_free(force=settings.force)
-    original = _original(asked)
-    loop = FitLoop(asked, original, Labelled(asked, original), folder, notify, begun)
+    original = _original(fit_settings)
+    loop = FitLoop(fit_settings, original, Labelled(fit_settings, original), folder, notify, begun)
     if folder is not None and begun is None:  # last: whatever is refused before leaves what is there
         folder.clear()
     result, planned = loop.run(apply=apply)

@@ -66,9 +66,9 @@ class Situation:
 
     def share_of_load(self, model: str) -> float:
         """Part of all units' time that a model asks for."""
-        served = next(one for one in self.standing.models if one.name == model)
-        total = sum(one.duration_ns * one.asked_hz for one in self.standing.models)
-        return self.standing.load_ratio * served.duration_ns * served.asked_hz / total if total else 0.0
+        entry = next(each for each in self.standing.models if each.name == model)
+        total = sum(each.duration_ns * each.asked_hz for each in self.standing.models)
+        return self.standing.load_ratio * entry.duration_ns * entry.asked_hz / total if total else 0.0
 
     def if_model_took(self, model: str, ratio: float) -> float:
         """The load if launches of a model took so many times as long."""
@@ -100,8 +100,8 @@ def is_better(before: Standing, after: Standing) -> bool:
     """Whether a step brings anything."""
     if after.fits or after.feasible != before.feasible:
         return after.feasible
-    served = after.least_share_ratio - before.least_share_ratio
-    return served >= _GAIN or (served > -_GAIN and after.load_ratio <= (1 - _GAIN) * before.load_ratio)
+    gain = after.least_share_ratio - before.least_share_ratio
+    return gain >= _GAIN or (gain > -_GAIN and after.load_ratio <= (1 - _GAIN) * before.load_ratio)
 
 
 def standing_of(planned: Plan) -> Standing:
@@ -119,8 +119,8 @@ def standing_of(planned: Plan) -> Standing:
             name=model.name,
             role=model.role,
             duration_ns=model.duration_ns,
-            asked_hz=(asked := beat.arriving(model, timetable.models) * workload.beat_hz),
-            planned_hz=_planned_hz(timetable, model.name, workload.beat_hz, asked),
+            asked_hz=(arriving_hz := beat.arriving(model, timetable.models) * workload.beat_hz),
+            planned_hz=_planned_hz(timetable, model.name, workload.beat_hz, arriving_hz),
         )
         for model in timetable.models
     )

@@ -219,16 +219,22 @@ class StepContext:
         return path
 
     def change(
-        self, situation: Situation, entry: ModelEntry, made: FittedModel, top1: float, before: float, detail: str = ""
+        self,
+        situation: Situation,
+        entry: ModelEntry,
+        version: FittedModel,
+        top1: float,
+        before: float,
+        detail: str = "",
     ) -> Change:
         """The workload with a new version of a model."""
         # Values that never change are in the new file already.
-        changed = msgspec.structs.replace(entry, path=made.path, constants={})
+        changed = msgspec.structs.replace(entry, path=version.path, constants={})
         workload = with_entry(situation.workload, changed)
         workload = msgspec.structs.replace(workload, table=None, table_fallback=False)
         if situation.workload.table is not None:
             detail = f"{detail}; planned without the latency table, which knows none of its new layers".lstrip("; ")
-        return Change(workload, made, (before, top1), detail)
+        return Change(workload, version, (before, top1), detail)
 
 
 def entry_of(workload: Workload, name: str) -> ModelEntry:

@@ -43,8 +43,8 @@ def write_chrome(
     Raises:
         InputError: the file exists and ``force`` is not set, or it cannot be written.
     """
-    named = NamedOperations.of(log, program)
-    heads = [_head(operation) for operation in named.named]
+    operations = NamedOperations.of(log, program)
+    heads = [_head(operation) for operation in operations.named]
     with write_whole(path, force=force) as file:
         file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
         file.write(_metadata("process_name", "framefit", 0).encode())
@@ -52,7 +52,7 @@ def write_chrome(
             file.write(f",\n{_metadata('thread_name', track.name, thread)}".encode())
             for first in range(0, len(track.entries), _CHUNK):
                 part = UnitTrack(track.name, track.core, track.entries[first : first + _CHUNK])
-                file.write("".join(_events(log, launches, part, thread, heads, named.row)).encode())
+                file.write("".join(_events(log, launches, part, thread, heads, operations.row)).encode())
         file.write(b"\n]}\n")
 
 

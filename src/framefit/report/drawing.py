@@ -58,9 +58,9 @@ def looks_of(models: Iterable[str], priority_models: Collection[str]) -> dict[st
     """
     names = list(dict.fromkeys(models))
     looks = {}
-    for choice, wanted in ((_PRIORITY_LOOKS, True), (_BACKGROUND_LOOKS, False)):
-        named = [model for model in names if (model in priority_models) is wanted]
-        looks.update({model: choice[place % len(choice)] for place, model in enumerate(named)})
+    for choice, has_priority in ((_PRIORITY_LOOKS, True), (_BACKGROUND_LOOKS, False)):
+        chosen = [model for model in names if (model in priority_models) is has_priority]
+        looks.update({model: choice[place % len(choice)] for place, model in enumerate(chosen)})
     return looks
 
 
@@ -107,16 +107,16 @@ def axis_line(cells: int, span_ms: float) -> str:
     return "".join(line)
 
 
-def run_picture(shown: RunWindows) -> str:
+def run_picture(run: RunWindows) -> str:
     """Draw windows of a run.
 
     Args:
-        shown: the windows.
+        run: the windows.
 
     Returns:
         The SVG's text.
     """
-    return _SvgPicture(shown).svg()
+    return _SvgPicture(run).svg()
 
 
 _PICTURE_STYLE = """
@@ -135,10 +135,10 @@ _PICTURE_STYLE = """
 class _RunPicture:
     """What both pictures of a run's windows show: a bar for each part of a launch, in its model's look."""
 
-    def __init__(self, shown: RunWindows) -> None:
-        self._program, self._rows, self._windows = shown.program, shown.rows, shown.windows
-        models = (segment.model for segment in shown.program.programs)
-        self._looks = looks_of(models, shown.priority_models)
+    def __init__(self, run: RunWindows) -> None:
+        self._program, self._rows, self._windows = run.program, run.rows, run.windows
+        models = (segment.model for segment in run.program.programs)
+        self._looks = looks_of(models, run.priority_models)
 
     def _label(self, bar: ExecutedPart) -> str:
         """What stands in a bar: the segment's number, or the model's name where it is not cut."""
@@ -178,14 +178,14 @@ class _SvgPicture(_RunPicture):
     _WIDTH, _LEFT, _RIGHT = 960.0, 84.0, 54.0
     _LEGEND, _LEGEND_LINE, _LANE, _GAP = 82.0, 20.0, 24.0, 6.0
 
-    def __init__(self, shown: RunWindows) -> None:
-        super().__init__(shown)
-        self._lanes = max(len(shown.program.units), 1)
-        self._longest_ns = max(row.length_ns for row in shown.rows)
+    def __init__(self, run: RunWindows) -> None:
+        super().__init__(run)
+        self._lanes = max(len(run.program.units), 1)
+        self._longest_ns = max(row.length_ns for row in run.rows)
         self._row_height = self._lanes * self._LANE
         self._legend, legend_bottom = self._make_legend()
         self._top = legend_bottom + 24
-        self._bottom = self._top + len(shown.rows) * (self._row_height + self._GAP)
+        self._bottom = self._top + len(run.rows) * (self._row_height + self._GAP)
 
     def svg(self) -> str:
         height = self._bottom + 54
@@ -316,13 +316,13 @@ def _text(x: float, y: float, text: str, style: str, *, anchor: str = "start", s
     return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{inline}>{escape(text)}</text>'
 
 
-def terminal_picture(shown: RunWindows) -> RenderableType:
+def terminal_picture(run: RunWindows) -> RenderableType:
     """Draw windows of a run with block characters, as wide as the console; readable without colour.
 
     Args:
-        shown: the windows.
+        run: the windows.
     """
-    return _TerminalPicture(shown)
+    return _TerminalPicture(run)
 
 
 _Mark = tuple[str, str]  # character and style of a cell
@@ -368,7 +368,7 @@ class _TerminalPicture(_RunPicture):
     def _lane(self, row: ExecutedWindow, lane: int, cells: int, block: Callable[[Look], str]) -> Text:
         ascii_only = block(OVERRUN_LOOK).isascii()
         wall = "|" if ascii_only else "│"
-        shown: list[_Mark] = [(" ", "")] * cells
+        marks: list[_Mark] = [(" ", "")] * cells
         over = False
         for bar in sorted(row.parts, key=lambda bar: bar.start_ns):
             if bar.unit != lane:
@@ -385,10 +385,10 @@ class _TerminalPicture(_RunPicture):
                 text = label + text[len(label) :]
             for place, mark in enumerate(text[: cells - first]):
                 lettered = inked and place < len(label)
-                shown[first + place] = (mark, f"bold {look.ink} on {colour}" if lettered else colour)
-        drawn = Text(wall).append_text(_cells(shown))
+                marks[first + place] = (mark, f"bold {look.ink} on {colour}" if lettered else colour)
+        line = Text(wall).append_text(_cells(marks))
         mark = (">" if ascii_only else "▶") if over else " "
-        return Text.assemble(drawn, wall, (mark, f"bold {OVERRUN_LOOK.fill}"))
+        return Text.assemble(line, wall, (mark, f"bold {OVERRUN_LOOK.fill}"))
 
     def _axis(self, margin: int, cells: int, span_ms: float) -> Text:
         return Text(f"{'window':>{margin}} " + axis_line(cells, span_ms), style="dim")
@@ -722,32 +722,32 @@ class _UnitPicture:
         return free_times(self._timetable, window, self._unit)
 
     def _row(self, window: Window, cells: int, block: Callable[[Look], str], *, ascii_only: bool) -> Text:
-        shown = self._kept(window, cells, ascii_only=ascii_only)
+        marks = self._kept(window, cells, ascii_only=ascii_only)
         for slot in window.slots:
             if slot.unit == self._unit:
                 first = min(self._cell(slot.start_ns, cells), cells - 1)
                 after = min(max(self._cell(slot.start_ns + slot.duration_ns, cells), first + 1), cells)
-                shown[first:after] = self._bar(slot, after - first, block)
+                marks[first:after] = self._bar(slot, after - first, block)
         width = max(self._cell(window.length_ns, cells), 1)
         wall = "|" if ascii_only else "│"
-        drawn = Text(wall).append_text(_cells(shown[:width]))
-        beyond = "".join("!" if mark != " " else " " for mark, _ in shown[width:]).rstrip()
-        return drawn.append(wall).append(beyond, style=f"bold {OVERRUN_LOOK.fill}")
+        line = Text(wall).append_text(_cells(marks[:width]))
+        beyond = "".join("!" if mark != " " else " " for mark, _ in marks[width:]).rstrip()
+        return line.append(wall).append(beyond, style=f"bold {OVERRUN_LOOK.fill}")
 
     def _kept(self, window: Window, cells: int, *, ascii_only: bool) -> list[_Mark]:
         """The window before anything is placed in it: guards and priority periods."""
-        shown: list[_Mark] = [(" ", "")] * cells
+        marks: list[_Mark] = [(" ", "")] * cells
         for free in self._free(window):
             if free.guard_ns:
                 after = self._cell(free.end_ns, cells)
                 first = min(self._cell(free.end_ns - free.guard_ns, cells), after - 1)
-                shown[first:after] = [("/", "dim")] * (after - first)
+                marks[first:after] = [("/", "dim")] * (after - first)
         for period in window.priority:
             if period.unit == self._unit:
                 first, after = self._cell(period.start_ns, cells), self._cell(period.end_ns, cells)
                 waking = ("." if ascii_only else "·", self._looks[period.model].fill)
-                shown[first:after] = [waking] * (after - first)
-        return shown
+                marks[first:after] = [waking] * (after - first)
+        return marks
 
     def _bar(self, slot: Slot, cells: int, block: Callable[[Look], str]) -> list[_Mark]:
         """A segment, with its number where there is room for it."""

@@ -162,21 +162,21 @@ _MORE = 0x8080808080808080
 
 def _fill(rows: npt.NDArray[np.uint8], at: int, width: int, values: npt.NDArray[np.uint64]) -> None:
     """Write ``values`` as varints of ``width`` bytes, 8, 4, 2 and 1 bytes at a time."""
-    done = 0
+    offset = 0
     for size in (8, 4, 2, 1):
-        while width - done >= size:
+        while width - offset >= size:
             form = np.dtype(f"<u{size}")
-            groups = (values >> np.uint64(7 * done) if done else values).astype(form)
+            groups = (values >> np.uint64(7 * offset) if offset else values).astype(form)
             if size == 1:  # the others' masks leave out what is not theirs
                 groups &= form.type(0x7F)
             for low, high, shift in _SPREAD[size]:
                 groups = (groups & form.type(low)) | ((groups & form.type(high)) << form.type(shift))
             more = _MORE & ((1 << 8 * size) - 1)
-            if done + size == width:
+            if offset + size == width:
                 more &= (1 << 8 * size - 8) - 1
             groups |= form.type(more)
-            rows[:, at + done : at + done + size].view(form)[:, 0] = groups
-            done += size
+            rows[:, at + offset : at + offset + size].view(form)[:, 0] = groups
+            offset += size
 
 
 def _varint(value: int) -> bytes:
@@ -401,21 +401,21 @@ class _Operations:
         self._launches = launches
         self._inferred = log.inferred
         self._hows = np.array([names.strings[HOW_WORDS[how]] for how in How])
-        named = self._named.named
+        operations = self._named.named
         known = bool((log.program >= 0).any())
-        event = integer(_NAME_IID, PerRow(tuple(names.events[op.name] for op in named)))
+        event = integer(_NAME_IID, PerRow(tuple(names.events[op.name] for op in operations)))
         if known and priority_models:
             role = ("background", "priority")
-            iids = tuple(names.categories[role[op.model in priority_models]] for op in named)
+            iids = tuple(names.categories[role[op.model in priority_models]] for op in operations)
             event += integer(_CATEGORY_IIDS, PerRow(iids))
-        texts = {"kind": [op.kind for op in named]}
+        texts = {"kind": [op.kind for op in operations]}
         if known:
-            texts |= {"model": [op.model for op in named], "layer": [op.layer for op in named]}
+            texts |= {"model": [op.model for op in operations], "layer": [op.layer for op in operations]}
         for name, values in texts.items():
             event += names.string(name, PerRow(tuple(names.strings[value or "unknown"] for value in values)))
         if known:
-            event += names.number("segment", PerRow(tuple(op.segment for op in named)))
-            event += names.number("operation", PerRow(tuple(op.index for op in named)))
+            event += names.number("segment", PerRow(tuple(op.segment for op in operations)))
+            event += names.number("operation", PerRow(tuple(op.index for op in operations)))
             event += names.number("inference", Given("inference", width_of(log.inference)))
         self._has_launches = (
             launches is not None
@@ -426,7 +426,7 @@ class _Operations:
             event += names.number("window", Given("window", width_of(launches.window)))
             event += names.number("frame", Given("frame", width_of(launches.frame)))
         how = width_of(self._hows)
-        measured = PerRow((int(self._hows[How.MEASURED]),) * len(named))
+        measured = PerRow((int(self._hows[How.MEASURED]),) * len(operations))
         plain = [*names.string("start_how", measured), *names.string("end_how", measured)]
         event_and_how = [
             *event,
@@ -441,8 +441,8 @@ class _Operations:
         ]
         track = Given("track", 2)
         self._forms = _Slices(
-            Form(_slice(last_ns, [*event, *plain], track), len(named)),
-            Form(_slice(last_ns, [*event_and_how, *intervals], track), len(named)),
+            Form(_slice(last_ns, [*event, *plain], track), len(operations)),
+            Form(_slice(last_ns, [*event_and_how, *intervals], track), len(operations)),
         )
 
     def _margins(self, at: npt.NDArray[np.int64] | slice) -> list[_Times]:
@@ -460,33 +460,33 @@ class _Operations:
             [(int(margin.min()), int(margin.max())) for margin in self._margins(part)]
             for part in _chunks(len(self._log))
         ]
-        found = [
+        greatest = [
             (min(low for low, _ in chunks), max(high for _, high in chunks)) for chunks in zip(*bounds, strict=True)
         ]
-        return found or [(0, 0)] * len(_MARGINS)
+        return greatest or [(0, 0)] * len(_MARGINS)
 
     def slices(self, unit: UnitTrack, start_ns: _Times, end_ns: _Times, track: int) -> Iterator[memoryview]:
         log = self._log
         for part in _chunks(len(unit.entries)):
             at = unit.entries[part]
             inference = log.inference[at]
-            given: dict[str, npt.NDArray[np.integer] | int] = {
+            values: dict[str, npt.NDArray[np.integer] | int] = {
                 "start": start_ns[part],
                 "end": end_ns[part],
                 "track": track,
                 "inference": inference,
             }
             if self._launches is not None and self._has_launches:
-                given |= {"window": self._launches.window[inference], "frame": self._launches.frame[inference]}
+                values |= {"window": self._launches.window[inference], "frame": self._launches.frame[inference]}
             form = self._forms.measured
             inferred = np.flatnonzero(self._inferred[at])
             if len(inferred):
                 form = self._forms.inferred
-                given |= {"start_how": self._hows[log.start_how[at]], "end_how": self._hows[log.end_how[at]]}
-                for name, found in zip(_MARGINS, self._margins(at[inferred]), strict=True):
-                    given[name] = margin = np.zeros(len(at), np.int64)
-                    margin[inferred] = found
-            yield form.filled(self._named.row[at], given)
+                values |= {"start_how": self._hows[log.start_how[at]], "end_how": self._hows[log.end_how[at]]}
+                for name, margins in zip(_MARGINS, self._margins(at[inferred]), strict=True):
+                    values[name] = margin = np.zeros(len(at), np.int64)
+                    margin[inferred] = margins
+            yield form.filled(self._named.row[at], values)
 
 
 def _apart(log: OperationLog, unit: UnitTrack, inferred: npt.NDArray[np.bool_]) -> tuple[_Times, _Times]:
@@ -521,8 +521,8 @@ class _Track:
 
 def _descriptors(process: str, tracks: Sequence[_Track]) -> bytes:
     """The process, and its tracks in order."""
-    named = message(_PROCESS, [*integer(_PID, 1), *text(_PROCESS_NAME, process)])
-    root = [*integer(_UUID, _PROCESS_UUID), *named, *integer(_CHILD_ORDERING, _EXPLICIT_ORDER)]
+    process_name = message(_PROCESS, [*integer(_PID, 1), *text(_PROCESS_NAME, process)])
+    root = [*integer(_UUID, _PROCESS_UUID), *process_name, *integer(_CHILD_ORDERING, _EXPLICIT_ORDER)]
     packets = _packet(message(_TRACK_DESCRIPTOR, root), _NEEDS_STATE)
     above = {track.parent for track in tracks}
     for rank, described in enumerate(tracks):

@@ -181,7 +181,7 @@ def _page(blob: _Blob, happened: Happened) -> _Page:
     bounds = [bound for times in (log.start_ns, log.end_ns) if len(times) for bound in (times.min(), times.max())]
     bounds += [bound for loss in losses for bound in (loss.start_ns, loss.end_ns)]
     origin_ns, last_ns = int(min(bounds, default=0)), int(max(bounds, default=0))
-    named = NamedOperations.of(log, program)
+    named_operations = NamedOperations.of(log, program)
     texts: dict[str, int] = {}
     operations = tuple(
         (
@@ -192,7 +192,7 @@ def _page(blob: _Blob, happened: Happened) -> _Page:
             op.segment,
             op.index,
         )
-        for op in named.named
+        for op in named_operations.named
     )
     releases = priority = None
     if windows is not None and len(windows.releases_ns):
@@ -209,7 +209,7 @@ def _page(blob: _Blob, happened: Happened) -> _Page:
         texts=tuple(texts),
         hows=tuple(HOW_WORDS[how] for how in How),
         operations=operations,
-        tracks=tuple(_track(blob, track, log, named, origin_ns) for track in unit_tracks(log, program)),
+        tracks=tuple(_track(blob, track, log, named_operations, origin_ns) for track in unit_tracks(log, program)),
         launches=None
         if launches is None
         else (blob.add(launches.window, signed=True, summed=True), blob.add(launches.frame, signed=True, summed=True)),

@@ -76,10 +76,10 @@ def inject_loss(
 def _study(
     settings: InjectLossSettings, folder: Path | None, launches: Launches | None, notify: Notify
 ) -> StudiedLosses:
-    given = [name for name in ("rate", "kind", "burst") if getattr(settings, name) is not None]
-    if given:
+    single = [name for name in ("rate", "kind", "burst") if getattr(settings, name) is not None]
+    if single:
         raise InputError(
-            f"--{given[0]} is of one loss, and --repeat asks for many", remedy="give --rates and --bursts instead"
+            f"--{single[0]} is of one loss, and --repeat asks for many", remedy="give --rates and --bursts instead"
         )
     if folder is not None:
         check_folder(folder, _MARK, "a study of losses", force=settings.force)

@@ -66,9 +66,9 @@ def _write_profile_folder(folder: Path, result: ProfileResult, *, force: bool = 
 
     log, source = result.log, result.source
     program, launches, timetable = source.program, source.launches, source.timetable
-    seen, releases, priority = happened(result), None, []
-    if seen.windows is not None and timetable is not None:
-        releases = seen.windows.releases_ns
+    events, releases, priority = happened(result), None, []
+    if events.windows is not None and timetable is not None:
+        releases = events.windows.releases_ns
         priority = [model.name for model in timetable.models if model.role != "background"]
     with write_whole_folder(folder, _MARK, "a profile", force=force, claimed=claimed) as part:
         write_record(part / _MARK, result.profile)
@@ -78,7 +78,7 @@ def _write_profile_folder(folder: Path, result: ProfileResult, *, force: bool = 
         write_events(part / "events.json", log, program)
         write_perfetto(part / "trace.pftrace", log, program, launches, releases, priority)
         write_chrome(part / "trace.json", log, program, launches)
-        write_timeline_page(part / "timeline.html", seen, title=source.where, profile=result.profile)
+        write_timeline_page(part / "timeline.html", events, title=source.where, profile=result.profile)
 
 
 def happened(result: ProfileResult) -> Happened:

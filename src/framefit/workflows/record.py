@@ -346,8 +346,8 @@ def _write_pictures(folder: Path) -> None:
     priority = [model.name for model in timetable.models if model.role != "background"]
     pattern = max(len(timetable.windows), 1)
     first = _first_shown(view.launches, pattern)
-    seen, launches, releases = view.part(first)
-    executed = pair_events(seen, view.program, launches)
+    trace, launches, releases = view.part(first)
+    executed = pair_events(trace, view.program, launches)
     write_perfetto(
         folder / "trace.pftrace",
         executed,
@@ -527,7 +527,7 @@ def throughput_bounds_hz(
         model, first = timetable.models[number], timetable.first_programs[0][number]
         for column, (unit, used) in enumerate(use.items()):
             medians = zip(model.segments, segment_ns[first : first + len(model.segments)], strict=True)
-            median = whole_ns[number] if len(use) == 1 else sum(ns for one, ns in medians if one.unit == unit)
+            median = whole_ns[number] if len(use) == 1 else sum(ns for segment, ns in medians if segment.unit == unit)
             spent = float(used.taken_ns[used.models == number].sum())
             work[row, column] = min(median / frames[number], spent / served[row] if served[row] else np.inf)
     fluid = fluid_bounds([used.residual_ns for used in use.values()], work, served, arrived)
@@ -610,10 +610,10 @@ def with_profile(
         notify: receives what is being done.
     """
     try:
-        found = profile_trace(_profile_input(result), notify=notify)
-        result = dataclasses.replace(result, profile=found.profile)
+        profiled = profile_trace(_profile_input(result), notify=notify)
+        result = dataclasses.replace(result, profile=profiled.profile)
         if update_table is not None:
-            write_update(update_table, found, table_for(planned.workload, planned.device))
+            write_update(update_table, profiled, table_for(planned.workload, planned.device))
     except FramefitError as error:
         what = "profiled" if result.profile is None else f"put into {update_table}"
         note = f"the trace was not {what}: {error.what}"

@@ -88,9 +88,9 @@ def write_report(settings: ReportSettings, *, notify: Notify = silent) -> Path:
 
 def run_content(result: RunResult) -> RunContent:
     """What a terminal shows of a run: its figures, and its first windows as the host saw them."""
-    seen, launches, releases = result.view.part(0, _DRAWN_FROM)
+    trace, launches, releases = result.view.part(0, _DRAWN_FROM)
     rows = run_windows(
-        pair_events(seen, result.view.program, launches),
+        pair_events(trace, result.view.program, launches),
         result.view.program,
         launches,
         releases,
@@ -112,11 +112,11 @@ def _names(paths: Sequence[Path]) -> list[str]:
     """The shortest end of each path that no other one has; one that is given twice is numbered."""
     parts = [path.resolve().parts for path in paths]
     names: list[str] = []
-    for at, own in enumerate(parts):
-        others = [other for other in parts if other != own]
-        ends = (own[-length:] for length in range(1, len(own) + 1))
-        name = "/".join(next((end for end in ends if all(other[-len(end) :] != end for other in others)), own))
-        again = parts[:at].count(own)
+    for at, path_parts in enumerate(parts):
+        others = [other for other in parts if other != path_parts]
+        ends = (path_parts[-length:] for length in range(1, len(path_parts) + 1))
+        name = "/".join(next((end for end in ends if all(other[-len(end) :] != end for other in others)), path_parts))
+        again = parts[:at].count(path_parts)
         names.append(f"{name} ({again + 1})" if again else name)
     return names
 
@@ -128,8 +128,8 @@ def _content(path: Path) -> Content:
                 return read(path)
         raise InputError("contains nothing that a report can show", where=path, remedy=_REMEDY)
     keys = _keys(path)
-    for wanted, read in _FILES:
-        if wanted <= keys:
+    for required, read in _FILES:
+        if required <= keys:
             return read(path)
     raise InputError("is not something that a report can show", where=path, remedy=_REMEDY)
 
@@ -149,16 +149,16 @@ def _run(folder: Path) -> RunContent:
     """A run folder; of an older or shorter run not all files are there."""
     info, notes = read_record(folder / "run.json", RunInfo), []
     metrics = read_record(folder / "metrics.json", Metrics)
-    program, launches, seen, profile, use = None, None, None, None, None
+    program, launches, events, profile, use = None, None, None, None, None
     if (folder / "program.json").is_file() and (folder / "trace.npz").is_file():
         source = open_trace(folder)
         program, launches = source.program, source.launches
         try:
-            found = profile_trace(source)
-            seen, profile = happened(found), found.profile
-            if seen.windows is not None:
+            profiled = profile_trace(source)
+            events, profile = happened(profiled), profiled.profile
+            if events.windows is not None:
                 priority = [model.name for model in metrics.models if model.role != "background"]
-                use = window_use(seen.log, seen.program, seen.windows.releases_ns, priority)
+                use = window_use(events.log, events.program, events.windows.releases_ns, priority)
         except InputError as error:
             notes.append(f"there is no timeline: {error.what}")
     else:
@@ -173,7 +173,7 @@ def _run(folder: Path) -> RunContent:
         explanation=None if workload is None else explain(timetable, workload),
         times=frame_times(metrics.models, read_frames(frames), program, launches) if frames.is_file() else {},
         use=use,
-        happened=seen,
+        happened=events,
         profile=profile,
         notes=tuple(notes),
     )

@@ -648,7 +648,7 @@ class Runner:
             path, workload = app.app, app.workload
         else:
             path = Path(app)
-            files = [Path(str(one)) for one in self._apps]
+            files = [Path(str(app_file)) for app_file in self._apps]
             together = shared([(file, load_workload(file)) for file in files])
             workload, self._names = together.workload, together.names
         _, _, folder = accepted(
@@ -711,14 +711,14 @@ class Runner:
     ) -> int:
         name = self._stream(frame, stream)
         submissions = self._inbox(name)
-        given = frame if isinstance(frame, Mapping) else {name: frame}
-        if given.keys() != submissions.streams.keys():
+        frames = frame if isinstance(frame, Mapping) else {name: frame}
+        if frames.keys() != submissions.streams.keys():
             raise InputError(
-                f"frames of {', '.join(map(repr, given))} are given; "
+                f"frames of {', '.join(map(repr, frames))} are given; "
                 f"models read {', '.join(map(repr, submissions.streams))} together",
                 remedy="submit a dict of all of them",
             )
-        forms = {name: submissions.streams[name].forms(one, copy=copy) for name, one in given.items()}
+        forms = {name: submissions.streams[name].forms(data, copy=copy) for name, data in frames.items()}
         announce = None if request is None else request.announce
         run_thread = self._running
         if not self._virtual:
@@ -728,8 +728,8 @@ class Runner:
             while submissions.full and run_thread.pause(run_thread.sooner_ns(until_ns, submissions.open_ns)):
                 pass
             number = submissions.put(forms, timeout_s=0, announce=announce)
-            queues = [one for one in run_thread.session.submission_queues if not isinstance(one, EventQueue)]
-            if submissions in queues and all(len(one) for one in queues):
+            queues = [queue for queue in run_thread.session.submission_queues if not isinstance(queue, EventQueue)]
+            if submissions in queues and all(len(queue) for queue in queues):
                 run_thread.step(1)
         return number
 
@@ -763,7 +763,7 @@ class Runner:
 
     def _model(self, name: str) -> str:
         """A model by what any of the applications calls it."""
-        for names in ({one: one for one in self._taps}, *self._names):
+        for names in ({tap: tap for tap in self._taps}, *self._names):
             if name in names:
                 return names[name]
         raise InputError(f"no model {name!r}; models: {', '.join(self._taps)}", remedy="correct the name")

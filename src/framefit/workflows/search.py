@@ -32,9 +32,9 @@ def _with_report(search: Callable[P, F], write: Callable[[Path, Any], None]) -> 
 
     @functools.wraps(search)
     def reported(*args: P.args, **kwargs: P.kwargs) -> F:
-        done = search(*args, **kwargs)
-        write(done.folder, done.result)
-        return done
+        outcome = search(*args, **kwargs)
+        write(outcome.folder, outcome.result)
+        return outcome
 
     return reported
 

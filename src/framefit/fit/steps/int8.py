@@ -46,14 +46,14 @@ class Int8(Step):
             ratio = self._ratios[entry.path]
             if ratio is None or ratio > _WORTH:
                 continue
-            needed = self.context.cost_that_fits(situation, entry.name)
+            cost_ratio = self.context.cost_that_fits(situation, entry.name)
             offer = self.offer(
                 f"quantise {entry.name!r} to int8",
                 functools.partial(self._take, situation, entry),
                 key=entry.name,
                 model=entry.name,
                 predicted_load_ratio=situation.if_model_took(entry.name, ratio),
-                enough=needed is not None and ratio <= needed,
+                enough=cost_ratio is not None and ratio <= cost_ratio,
             )
             offers.append(offer)
         return offers
@@ -72,9 +72,9 @@ class Int8(Step):
             versions.append((msgspec.structs.replace(version, path=str(path), int8=kind, drop=drop), top1))
             if drop <= context.settings.max_drop:
                 break
-        made, top1 = min(versions, key=lambda version: version[0].drop)
-        detail = "but its first and last layer with weights" if made.int8 == "ends" else ""
-        return context.change(situation, entry, made, top1, whole, detail)
+        best, top1 = min(versions, key=lambda version: version[0].drop)
+        detail = "but its first and last layer with weights" if best.int8 == "ends" else ""
+        return context.change(situation, entry, best, top1, whole, detail)
 
     def _ratio(self, situation: Situation, entry: ModelEntry) -> float | None:
         """Latency in int8 over the present one; ``None``: it cannot be told, or nothing is gained."""

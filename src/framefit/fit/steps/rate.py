@@ -51,8 +51,8 @@ class Rate(Step):
                 continue
             standing = situation.what_if(workload=workload, notify=self.context.notify)
             if standing.fits:
-                said = " and ".join(f"every {_ordinal(count)} frame to {name!r}" for name, count in every.items())
-                return f"give {said}", workload, standing
+                frames = " and ".join(f"every {_ordinal(count)} frame to {name!r}" for name, count in every.items())
+                return f"give {frames}", workload, standing
         return None
 
     def _slower(self, situation: Situation) -> tuple[str, Workload, Standing] | None:

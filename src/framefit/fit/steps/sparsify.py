@@ -49,9 +49,11 @@ class Sparsify(Step):
                 continue
             if situation.described and situation.planned.device.target.processor is None:
                 continue  # nobody knows what zeros are worth there
-            needed = self.context.cost_that_fits(situation, entry.name)
-            asked = version.cycles_ratio * self._layers(situation, entry, model, _PARTIAL if needed is None else needed)
-            cycles = self._untried(entry.name, version, asked)
+            cost_ratio = self.context.cost_that_fits(situation, entry.name)
+            cycles_ratio = version.cycles_ratio * self._layers(
+                situation, entry, model, _PARTIAL if cost_ratio is None else cost_ratio
+            )
+            cycles = self._untried(entry.name, version, cycles_ratio)
             if cycles is None:
                 continue
             ratio = cycles / version.cycles_ratio
@@ -61,7 +63,7 @@ class Sparsify(Step):
                 key=f"{entry.name} {cycles:g}",
                 model=entry.name,
                 predicted_load_ratio=situation.if_model_took(entry.name, ratio),
-                enough=needed is not None and cycles <= asked,
+                enough=cost_ratio is not None and cycles <= cycles_ratio,
                 cycles_ratio=cycles,
             )
             offers.append(offer)
@@ -76,11 +78,11 @@ class Sparsify(Step):
         unit = situation.planned.timetable.model(entry.name).segments[0].unit
         return _SAFE * layers_ratio(device, model, unit, ratio)
 
-    def _untried(self, name: str, version: FittedModel, asked: float) -> float | None:
+    def _untried(self, name: str, version: FittedModel, cycles_ratio: float) -> float | None:
         """These cycles, or half as far where so few cost too much accuracy before; ``None``: all was tried."""
         rejected = self.context.rejected.get(name, [])
         worst = max(rejected, default=_LEAST - _ALIKE)
-        cycles = max(asked, _LEAST)
+        cycles = max(cycles_ratio, _LEAST)
         if cycles < worst + _ALIKE:
             cycles = (worst + version.cycles_ratio) / 2
         cycles = math.floor(100 * cycles) / 100
@@ -104,7 +106,7 @@ class Sparsify(Step):
             cycles=cycles,
             seed=context.settings.seed,
         )
-        done = sparsify(
+        search_result = sparsify(
             model,
             context.labelled.data(name),
             settings.target,
@@ -119,10 +121,10 @@ class Sparsify(Step):
             output=None if going_on else search,
             notify=context.notify,
         )
-        if done.result.interrupted:
+        if search_result.result.interrupted:
             raise KeyboardInterrupt
-        made = opened(entry, search / "model.onnx")
-        reference, top1 = context.labelled.reference(name, trained=True), context.labelled.top1(name, made)
+        sparse_model = opened(entry, search / "model.onnx")
+        reference, top1 = context.labelled.reference(name, trained=True), context.labelled.top1(name, sparse_model)
         float_path = str(search / "model.onnx")
         version = msgspec.structs.replace(
             version, float_path=float_path, path=float_path, cycles_ratio=cycles, float_drop=reference - top1
@@ -130,12 +132,12 @@ class Sparsify(Step):
         version = msgspec.structs.replace(version, drop=version.float_drop)
         detail = ""
         if version.int8 != "no":
-            path = context.in_int8(entry, made, folder, ends=version.int8 == "ends")
+            path = context.in_int8(entry, sparse_model, folder, ends=version.int8 == "ends")
             narrow = context.labelled.top1(name, opened(entry, path))
             version = msgspec.structs.replace(version, path=str(path), drop=version.float_drop + top1 - narrow)
             top1, detail = narrow, "and quantised again"
-        seen = context.labelled.reference(name, trained=False)
-        return context.change(situation, entry, version, top1, seen, detail)
+        before = context.labelled.reference(name, trained=False)
+        return context.change(situation, entry, version, top1, before, detail)
 
     def _own_cycles(self, settings: SparsifySettings, model: Model, name: str) -> float:
         """The cycles that a search is to be asked for, so that a plan has the part that it needs.

@@ -55,7 +55,7 @@ class Treeify(Step):
         search = folder / "search"
         begun = (search / _SETTINGS).is_file()  # a step that was interrupted
         search_seconds, finetune_seconds = self._seconds(search)
-        done = treeify(
+        search_result = treeify(
             model,
             context.labelled.data(name),
             objective="speed",
@@ -70,15 +70,15 @@ class Treeify(Step):
             output=search,
             notify=context.notify,
         )
-        if done.result.chosen is None:
-            raise InfeasibleError(f"no group is worth replacing: {_why(done.result)}", where=name)
+        if search_result.result.chosen is None:
+            raise InfeasibleError(f"no group is worth replacing: {_why(search_result.result)}", where=name)
         path = str(search / "model.onnx")
         top1 = context.labelled.top1(name, opened(entry, path))
         drop = reference - top1
-        made = msgspec.structs.replace(
+        new_version = msgspec.structs.replace(
             version, float_path=path, path=path, trees=True, int8="no", float_drop=drop, drop=drop
         )
-        return context.change(situation, entry, made, top1, context.labelled.reference(name, trained=False))
+        return context.change(situation, entry, new_version, top1, context.labelled.reference(name, trained=False))
 
     def _left(self, name: str, model: Model, reference: float) -> float:
         """What earlier steps left of the accuracy that may be lost, 0 to 1."""

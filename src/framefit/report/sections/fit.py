@@ -117,10 +117,10 @@ def _blocks(result: FitResult, folder: Path | None) -> Iterator[Block]:
 def _proposal(step: ProposedStep) -> str:
     """What a step costs and gives, and what it needs."""
     load = step.predicted_load_ratio
-    asked = "unknown" if load is None else format_ratio(load)
+    load_text = "unknown" if load is None else format_ratio(load)
     enough = "yes" if step.enough else "no" if load is not None else "unknown"
     needs = f" ({step.needs})" if step.needs else ""
-    return f"costs {_COSTS[step.cost]}; asked of the units then: {asked}; enough: {enough}{needs}"
+    return f"costs {_COSTS[step.cost]}; asked of the units then: {load_text}; enough: {enough}{needs}"
 
 
 def _steps(result: FitResult) -> Section:
@@ -200,9 +200,9 @@ def _models(result: FitResult) -> Section:
 
 
 def _changes(model: FittedModel) -> str:
-    done = [f"{format_ratio(model.cycles_ratio)} of its cycles"] if model.cycles_ratio < 1 else []
-    done += {"no": [], "all": ["int8"], "ends": ["int8 but for its ends"]}[model.int8]
-    return ", ".join(done + ["trees"] * bool(model.trees))
+    changes = [f"{format_ratio(model.cycles_ratio)} of its cycles"] if model.cycles_ratio < 1 else []
+    changes += {"no": [], "all": ["int8"], "ends": ["int8 but for its ends"]}[model.int8]
+    return ", ".join(changes + ["trees"] * bool(model.trees))
 
 
 def _points(drop: float) -> str:

@@ -354,13 +354,13 @@ def _layer_cycles(report: CycleReport) -> Section:
     sparse = any(layer.weight_sparsity_ratio or layer.activation_sparsity_ratio for layer in report.layers)
     rows: list[Sequence[Cell | str]] = []
     for layer in report.layers:
-        used = Cell(f"{100 * layer.utilisation_ratio:.0f} %", layer.utilisation_ratio) if layer.macs else NONE
+        utilisation = Cell(f"{100 * layer.utilisation_ratio:.0f} %", layer.utilisation_ratio) if layer.macs else NONE
         cells = [
             Cell(format_count(layer.macs), layer.macs) if layer.macs else NONE,
             size(layer.bytes_read + layer.bytes_written),
             count(layer.cycles),
             ratio(layer.cycles / report.total_cycles) if report.total_cycles else NONE,
-            used,
+            utilisation,
         ]
         if sparse:
             zeros = (layer.weight_sparsity_ratio, layer.activation_sparsity_ratio)

@@ -403,8 +403,8 @@ def _blocks(content: PlanContent, detail: Detail) -> Iterator[Block]:
         stories: list[Story] = []
         if workload is not None and explanation is not None:
             stories = [
-                Story(one.model.name, one.model.role, sentences(one, timetable, workload))
-                for one in explanation.schedules
+                Story(schedule.model.name, schedule.model.role, sentences(schedule, timetable, workload))
+                for schedule in explanation.schedules
             ]
         yield PlanPicture(timetable, explanation, stories, percentile)
     background = any(model.role == "background" for model in timetable.models)
@@ -502,7 +502,7 @@ def _segments(timetable: Timetable, percentile: str, most: int) -> Section:
 
 
 def _layers(segment: Segment, prefix: str) -> str:
-    layers = " .. ".join(dict.fromkeys(one.removeprefix(prefix) for one in (segment.fill_layer, segment.last_layer)))
+    layers = " .. ".join(dict.fromkeys(text.removeprefix(prefix) for text in (segment.fill_layer, segment.last_layer)))
     if segment.output_layers not in ((), (segment.last_layer,)):
         layers += f"; out: {', '.join(layer.removeprefix(prefix) for layer in segment.output_layers)}"
     return layers

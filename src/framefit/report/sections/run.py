@@ -130,10 +130,10 @@ def _finish_charts(named: Sequence[tuple[str, RunContent]]) -> Iterator[Chart]:
             continue
         deadlines = {run.deadlines_ns().get(model, 0) for _, run in named} - {0}
         sentences = [
-            _percentiles_sentence(name if len(named) > 1 else "", one.release_to_finish_ns)
+            _percentiles_sentence(name if len(named) > 1 else "", priority_model.release_to_finish_ns)
             for name, run in named
-            for one in run.priority
-            if one.name == model
+            for priority_model in run.priority
+            if priority_model.name == model
         ]
         marks = [Line(name="deadline", kind="upright", data=((ns / 1e6,),), colour=-1, dashed=True) for ns in deadlines]
         ends = [*(ns / 1e6 for ns in deadlines), *(float(ms.max()) for _, ms in samples if len(ms))]

@@ -82,12 +82,12 @@ def _blocks(result: SparsityResult) -> Iterator[Block]:
     if result.reasons:
         yield Sentences("Reasons", result.reasons)
     if result.thresholds:
-        asked = [
+        thresholds = [
             f"Round {threshold.round}: top-1 {format_percent(threshold.top1)} at "
             f"{format_ratio(threshold.cycles_ratio)} of the cycles, {threshold.source} ({threshold.reason})."
             for threshold in result.thresholds
         ]
-        yield Sentences("What was asked", asked)
+        yield Sentences("What was asked", thresholds)
     if result.notes:
         yield Sentences("What to know of these figures", result.notes)
     facts = (
