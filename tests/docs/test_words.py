@@ -38,6 +38,7 @@ PLAIN_ROOMS = {
     "fit",
     "latency",
     "report",
+    "runtime",
     "sparsity",
     "training",
     "trees",

@@ -181,11 +181,11 @@ class FrameChannel(Channel[Arrival]):
 
     def clear(self) -> list[Arrival]:
         """Empty it; returns what waited."""
-        left = []
+        arrivals = []
         while (arrival := self.pop()) is not None:
             self._let_go(arrival.frame)
-            left.append(arrival)
-        return left
+            arrivals.append(arrival)
+        return arrivals
 
     def share(self) -> None:
         """One thread will offer frames while another one takes them."""

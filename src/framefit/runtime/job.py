@@ -249,7 +249,7 @@ class Job:
 
     def abort_frame(self, now_ns: int) -> list[Arrival]:
         """Let the frame in flight go, unfinished; returns what it consisted of."""
-        left = self.in_flight
+        arrivals = self.in_flight
         if self.position:
             assert self.pipeline is not None
             self.pipeline.skip_after(self, now_ns, 1)
@@ -260,15 +260,15 @@ class Job:
         self.in_flight, self.next_segment, self.started_ns = [], 0, -1
         if self.following is not None:
             self.take_up(self.following)
-        return left
+        return arrivals
 
     def clear(self) -> list[Arrival]:
         """Forget all frames; returns those in flight and those that wait."""
-        left = [*self.in_flight, *self.input.clear()]
+        arrivals = [*self.in_flight, *self.input.clear()]
         if self.migrated is not None and not self.position:
-            left += self.migrated.input.clear()
+            arrivals += self.migrated.input.clear()
         self.in_flight, self.next_segment, self.started_ns = [], 0, -1
-        return left
+        return arrivals
 
     def gives_none(self, failing: Collection[int]) -> bool:
         """Whether the model has no results while these models fail: it is one of them, or reads one."""
@@ -716,22 +716,24 @@ def model_jobs(job: Job, model: PlannedModel, stages: Sequence[Launchable], slot
         stages: what each launches, one replica after the other.
         slots: frames of each replica that may be in flight.
     """
-    parts, found = iter(stages), list[list[Job]]()
+    parts, replica_jobs = iter(stages), list[list[Job]]()
     for replica in model.replicas:
-        own, first = [next(parts) for _ in replica.stages], replica.segments[0].index
+        executions, first = [next(parts) for _ in replica.stages], replica.segments[0].index
         whole = job
         if len(model.replicas) > 1:
             whole = replace(
                 job,
-                execution=own[0],
+                execution=executions[0],
                 first_program=job.first_program + first,
                 estimates_ns=job.estimates_ns[first : first + len(replica.segments)],
-                input=job.input.shared() if found else job.input,
+                input=job.input.shared() if replica_jobs else job.input,
             )
-        found.append(stage_jobs(whole, own, slots, [stage[-1].boundary_bytes for stage in replica.stages]))
-    if len(found) > 1:
-        Replicas(found)
-    return list(itertools.chain.from_iterable(found))
+        replica_jobs.append(
+            stage_jobs(whole, executions, slots, [stage[-1].boundary_bytes for stage in replica.stages])
+        )
+    if len(replica_jobs) > 1:
+        Replicas(replica_jobs)
+    return list(itertools.chain.from_iterable(replica_jobs))
 
 
 def stage_jobs(job: Job, stages: Sequence[Launchable], slots: int, bytes_between: Sequence[int]) -> list[Job]:
@@ -839,11 +841,11 @@ def _number(job: Job) -> int:
 
 def reading_models(jobs: Sequence[Job]) -> dict[int, Sequence[int]]:
     """Models that read others -> these; each after those that it reads."""
-    left = {job.model: job.join.models for job in jobs if job.join is not None and job.model is not None}
+    unordered = {job.model: job.join.models for job in jobs if job.join is not None and job.model is not None}
     ordered: dict[int, Sequence[int]] = {}
-    while left:
-        model = next(model for model, reads in left.items() if left.keys().isdisjoint(reads))
-        ordered[model] = left.pop(model)
+    while unordered:
+        model = next(model for model, reads in unordered.items() if unordered.keys().isdisjoint(reads))
+        ordered[model] = unordered.pop(model)
     return ordered
 
 

@@ -8,11 +8,11 @@ instants it asks the service policy which background segment is to run, and laun
 and the guard fit before the next instant. What fits nowhere waits: nothing is ever interrupted. Events of sporadic
 models come at any time; they are served between the reserved instants, too, before all background models. Before every
 decision the loop reads its mailbox, in which other units leave frames that their stages are done with, and whoever
-brings events leaves these. When a frame ends, the
-next stage or the models that read the result are told first, then outputs are copied for their sinks, and only when
-there is time the outcome is logged. When nothing is left to do until the next instant, the loop hands outputs out,
-looks whether another timetable is due, and works out what the next window brings; shortly before the instant it goes
-once through a launch without effect, so that the real one finds the caches warm, and spins. A launch that fails is
+brings events leaves these. When a frame ends, the next stage or the models that read the result get their messages
+first, then outputs are copied for their sinks, and only when there is time the outcome is logged. When nothing is left
+to do until the next instant, the loop hands outputs out, looks whether another timetable is due, and works out what the
+next window brings; shortly before the instant it goes once through a launch without effect, so that the real one finds
+the caches warm, and spins. A launch that fails is
 left to :class:`~framefit.runtime.recovery.Recovery`. A stream that ends, or the last window, ends the run.
 
 :meth:`Dispatcher.keep_beat` is that loop; the methods below it stand in the order in which it needs them.
@@ -797,10 +797,10 @@ class Dispatcher:
     def _warmup_dispatcher(self) -> Dispatcher | None:
         """A dispatcher of this kind whose only job has no effect; none where time is not real."""
         job = next((job for job in self._jobs if job.priority), self._jobs[0])
-        stand = dummy_job(job) if isinstance(self._clock, RealClock) else None
-        if stand is None:
+        dummy = dummy_job(job) if isinstance(self._clock, RealClock) else None
+        if dummy is None:
             return None
-        return type(self)(self._device, self._clock, [stand], self._stretch.rung.grid, 0, service=self._service)
+        return type(self)(self._device, self._clock, [dummy], self._stretch.rung.grid, 0, service=self._service)
 
     def warm_caches(self) -> None:
         """Go through a release and a launch of the first job, and forget it; of a warm-up dispatcher."""
@@ -915,9 +915,9 @@ def _of_periods(
     model: PlannedModel, numbers: Mapping[str, int | Sequence[int]], unit: str | None, periods: int
 ) -> list[int]:
     """The jobs that a model's periods in a window on a unit are for: a period a stage, or one a segment."""
-    own = numbers[model.name]
+    job_numbers = numbers[model.name]
     stages = [stage for stage in model.stages if unit is None or stage[0].unit == unit]
-    jobs = [own] * len(stages) if isinstance(own, int) else own
+    jobs = [job_numbers] * len(stages) if isinstance(job_numbers, int) else job_numbers
     cut = periods > len(model.stages)
     return [job for job, stage in zip(jobs, stages, strict=True) for _ in range(len(stage) if cut else 1)]
 

@@ -93,7 +93,7 @@ def failed_launches(
     by_unit = {unit: ended[units[ended[:, LaunchLog.PROGRAM]] == unit] for unit in set(units.tolist())}
     # Of the launches of a frame that failed, the last one is the one with which it was given up.
     last = {(int(model_of[row[LaunchLog.PROGRAM]]), row[LaunchLog.FRAME]): row for row in failed}
-    found = []
+    failures = []
     for (model, frame), row in last.items():
         program, end_ns = row[LaunchLog.PROGRAM], row[LaunchLog.STARTED]  # of a launch that failed: when it did
         ready_ns, unit = min(row[LaunchLog.READY], end_ns), str(units[program])
@@ -104,7 +104,7 @@ def failed_launches(
             if launch[LaunchLog.STARTED] - until_ns > gap_ns or not priority[owner[launch[LaunchLog.PROGRAM]]]:
                 break
             until_ns = int(launch[LaunchLog.FINISHED])
-        found.append(
+        failures.append(
             FailedLaunch(
                 model,
                 frame,
@@ -119,7 +119,7 @@ def failed_launches(
                 mark=_mark(injected_in(faults.get((model, frame), ""))),
             )
         )
-    return found
+    return failures
 
 
 def _owners(timetable: Timetable) -> tuple[_Rows, _Rows]:
@@ -404,8 +404,8 @@ class _Looking:
             self._frames_by_model[model] = mine[np.argsort(mine[:, FrameLog.WINDOW], kind="stable")]
         rows = self._frames_by_model[model]  # in order of windows, and so of releases
         first, end = (int(np.searchsorted(rows[:, column], value, side)) for side in ("left", "right"))
-        found: list[list[int]] = rows[first:end].tolist()
-        return found
+        frames: list[list[int]] = rows[first:end].tolist()
+        return frames
 
     def _burst(self, model: int, released_ns: int) -> str:
         """Return how many frames came at once, where it was more than one; ""."""

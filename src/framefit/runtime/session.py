@@ -401,16 +401,16 @@ def counted_windows(windows: int | None, seconds: float | None, rate_hz: float) 
     """How many windows are asked for; by default 10 seconds of them.
 
     Raises:
-        InputError: none, told in two ways, or more than nanoseconds can count.
+        InputError: none, both given, or more than nanoseconds can count.
     """
     if windows is not None and seconds is not None:
         raise InputError("windows and seconds are both given", remedy="give one of them")
-    asked = windows if windows is not None else seconds
-    if asked is not None and not asked > 0:
-        raise InputError(f"nothing to run: {asked}", remedy="ask for more than 0")
-    if asked is not None and not asked < MOST_SECONDS * (1 if windows is None else rate_hz):
+    amount = windows if windows is not None else seconds
+    if amount is not None and not amount > 0:
+        raise InputError(f"nothing to run: {amount}", remedy="ask for more than 0")
+    if amount is not None and not amount < MOST_SECONDS * (1 if windows is None else rate_hz):
         raise InputError(
-            f"{asked} {'seconds' if windows is None else 'windows'} are too many: times are nanoseconds in 64 bits",
+            f"{amount} {'seconds' if windows is None else 'windows'} are too many: times are nanoseconds in 64 bits",
             remedy=f"ask for less than {MOST_SECONDS:g} seconds",
         )
     return windows if windows is not None else max(round((seconds or _DEFAULT_SECONDS) * rate_hz), 1)
@@ -548,7 +548,7 @@ class Session:
         """Have models that read others get their frames of these."""
         models = {model.name: (model.wired, jobs) for model, jobs in zip(self.opened.models, self.jobs, strict=True)}
         for wired, jobs in models.values():
-            given = [
+            read = [
                 ReadModel(
                     models[name][1],
                     self._oldest(name),
@@ -557,8 +557,8 @@ class Session:
                 )
                 for name in wired.after
             ]
-            if given:
-                connect_reader(jobs[0], given)
+            if read:
+                connect_reader(jobs[0], read)
 
     def _connect_events(self) -> None:
         """Have events that a program submits wake the units that serve them."""

@@ -369,15 +369,15 @@ class Ladder:
     def __init__(
         self, units: Sequence[SwitchedUnit], tracks: Sequence[Sequence[Rung]], drifts: Sequence[Drift] = ()
     ) -> None:
-        self._course = units[0].switcher
+        self._switcher = units[0].switcher
         self._units = units
         self._tracks = [list(track) for track in tracks]
         self._drifts = drifts
         self._patience = _PATIENCE * sum(drift.recent for drift in drifts if drift.counts)
         self._covered_since = 0  # launches of priority models
         self._watching = threading.Lock()  # each unit tells from a thread of its own
-        self._course.start_under(tracks[0][0])
-        self._course.expect([rung for track in self._tracks for rung in track])
+        self._switcher.start_under(tracks[0][0])
+        self._switcher.expect([rung for track in self._tracks for rung in track])
         if any(len(track) > 1 for track in tracks):
             for unit, drift in zip(units, drifts, strict=False):
                 unit.observe_launches(_UnitDrift(self, drift))
@@ -389,7 +389,7 @@ class Ladder:
             The first window in which they may be in force.
         """
         self._tracks.append(list(track))
-        earlier = self._course.expect([rung for track in self._tracks for rung in track])
+        earlier = self._switcher.expect([rung for track in self._tracks for rung in track])
         return max(unit.windows for unit in self._units) + 2 if earlier else 0
 
     def turn(self, number: int, window: int, why: str) -> None:
@@ -401,7 +401,7 @@ class Ladder:
             why: for people.
         """
         track = self._tracks[number]
-        self._course.turn(lambda now: _first(track, now.covers), window, why)
+        self._switcher.turn(lambda now: _first(track, now.covers), window, why)
 
     def observe(self, drift: Drift, rows: Sequence[int]) -> None:
         """Take launches on one unit into account, and look whether another rung is due."""
@@ -411,20 +411,20 @@ class Ladder:
 
     def _look(self) -> None:
         """Ask for the rung that is due, if that is another one."""
-        now, count = self._course.stretches[-1].rung, sum(drift.seen for drift in self._drifts)
+        now, count = self._switcher.stretches[-1].rung, sum(drift.seen for drift in self._drifts)
         priority, background = zip(*(drift.ratios for drift in self._drifts), strict=True)
         seen = max(priority), max(background)
         track = next(track for track in self._tracks if now in track)
-        wanted = _first(track, seen)
-        if track.index(wanted) < track.index(now):
-            wanted = _first(track, (seen[0] * (1 + _MARGIN), seen[1] * (1 + _MARGIN)))
-        if track.index(wanted) >= track.index(now):
+        due = _first(track, seen)
+        if track.index(due) < track.index(now):
+            due = _first(track, (seen[0] * (1 + _MARGIN), seen[1] * (1 + _MARGIN)))
+        if track.index(due) >= track.index(now):
             self._covered_since = count
-        if wanted is now or (track.index(wanted) < track.index(now) and count < self._covered_since + self._patience):
+        if due is now or (track.index(due) < track.index(now) and count < self._covered_since + self._patience):
             return
         self._covered_since = count
-        self._course.turn(
-            lambda _: wanted, 0, f"launches take {seen[0]:.2f} x, background ones {seen[1]:.2f} x as planned"
+        self._switcher.turn(
+            lambda _: due, 0, f"launches take {seen[0]:.2f} x, background ones {seen[1]:.2f} x as planned"
         )
 
 

@@ -60,8 +60,8 @@ class TimetableSwitching:
                 track.append(rung)
         drifts = self._drifts(rungs) if opened.workload.schedule.ladder else []
         self._rungs = Ladder(list(run.dispatchers.values()), self._tracks, drifts)
-        self._asked_hz: dict[str, float] = {}
-        self._asking = threading.Lock()
+        self._requested_hz: dict[str, float] = {}
+        self._requesting = threading.Lock()
         self._stretches = self._announced()
         for stretch in self._stretches[1:]:
             self._turn(stretch.rung.grid, stretch.window, stretch.why)
@@ -89,15 +89,15 @@ class TimetableSwitching:
             InputError: the rates hardly ever meet.
             InfeasibleError: the segments do not fit; the rates stay as they are.
         """
-        with self._asking:
+        with self._requesting:
             begun = [stretch.window <= self._run.windows for stretch in self._stretches]
-            told = [self._opened.workload, *(changed for _, changed in self._changes)][sum(begun) - 1]
-            asked_hz = self._asked_hz | {stream: rate_hz}
-            workload = told.at_rates(asked_hz)
+            announced = [self._opened.workload, *(changed for _, changed in self._changes)][sum(begun) - 1]
+            requested_hz = self._requested_hz | {stream: rate_hz}
+            workload = announced.at_rates(requested_hz)
             first = 0
             if all(track[0].grid != workload.grid for track in self._tracks):
                 first = self._plan_for(workload, retimed(workload))
-            self._asked_hz = asked_hz
+            self._requested_hz = requested_hz
             self._turn(workload.grid, first, f"{stream} comes at {rate_hz:g} Hz")
 
     def _plan_for(self, workload: Workload, timetable: Timetable) -> int:
@@ -201,11 +201,11 @@ class TimetableSwitching:
         execution = self._executions.get((number, model))
         if execution is None:
             compiled = self._opened.models[model]
-            made = compiled.cuts[number]
-            made.through(self._device)
-            made.guard_state(compiled.wired.entry.on_nan != "ignore")
-            timed = TimedExecution(self._device, made.labels, made.bindings)
-            execution = timed.in_stages(self._cuts[number][model]) if self._timed else made.stages()
+            cut = compiled.cuts[number]
+            cut.through(self._device)
+            cut.guard_state(compiled.wired.entry.on_nan != "ignore")
+            timed = TimedExecution(self._device, cut.labels, cut.bindings)
+            execution = timed.in_stages(self._cuts[number][model]) if self._timed else cut.stages()
             self._executions[number, model] = execution
         return execution
 
