@@ -42,7 +42,7 @@ from framefit.devices.device import allocate, random_inputs
 from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.npu.cycles import CycleModel
 from framefit.devices.ort import OrtDevice
-from framefit.latency.audit import audit
+from framefit.latency.audit import audit, audited_network
 from framefit.latency.calibrate import Calibration, entry_work
 from framefit.latency.campaign import Campaign
 from framefit.latency.estimate import Estimator, analytical_model
@@ -338,7 +338,8 @@ def evaluated(
     medians = campaign.rounds.medians()
     took = {name: float(medians[0, place]) for name, place in nets.places.items()}
     audited = [name for name in nets.whole if name in AUDITED]
-    found = audit([(nets.lowered[name], took[name]) for name in audited], table, unit)
+    plain = Estimator(table, unit)
+    found = audit([audited_network(nets.lowered[name], took[name], plain) for name in audited])
     table = msgspec.structs.replace(table, correction=found.correction)
     speed = float(np.median([took[name] / nets.macs(name) for name in audited]))
     estimator = Estimator(table, unit)

@@ -60,7 +60,7 @@ def test_round_trip(tmp_path: Path) -> None:
         target="cpu",
         fingerprint={"cpu": "x"},
         overhead=Overhead(input_ns_per_byte=0.5, output_ns_per_byte=1, intercept_ns=3, condition_number=9),
-        correction=Correction(scale=1.1),
+        correction=Correction(node_ns=11),
         entries=(entry(), entry(7, precision="int8", groups=None, ratio=0.5)),
     )
     write_record(tmp_path / "a.table.json", made)
@@ -103,11 +103,11 @@ def test_tables_merge() -> None:
     missing = Unmeasured(
         op="Conv", configuration={"kernel": [3, 3], "stride": 2}, layers=("a",), unit="cpu1", reason=""
     )
-    first = replace(table(entry(1), entry(2, unit="cpu2")), correction=Correction(scale=1.1), unmeasured=(missing,))
-    second = replace(table(entry(9), entry(4, stride=2)), overhead=overhead, correction=Correction(scale=2.0))
+    first = replace(table(entry(1), entry(2, unit="cpu2")), correction=Correction(node_ns=11), unmeasured=(missing,))
+    second = replace(table(entry(9), entry(4, stride=2)), overhead=overhead, correction=Correction(node_ns=20))
     whole = merged([first, second])
     assert sorted(item.latency_ns for item in whole.entries) == [2, 4, 9]
-    assert (whole.overhead, whole.correction) == (overhead, Correction(scale=1.1))
+    assert (whole.overhead, whole.correction) == (overhead, Correction(node_ns=11))
     assert whole.unmeasured == ()
     assert merged([first]) == first
 
@@ -159,23 +159,29 @@ def test_old_files_stay_readable(tmp_path: Path) -> None:
     read = read_table(path)
     assert read.units == ("cpu1",)
     assert read.entries[0].deviation_ns == pytest.approx(1 / 1.645, rel=1e-3)
-    assert read.correction == Correction(scale=1.1, boundary_ns=20)
-    assert read.correction.error_ratio == 0
+    assert read.correction is None
+    assert ["of an earlier version" in warning for warning in read.warnings] == [True]
 
 
-def test_a_ratio_of_what_exceeds_the_cache_is_read_and_not_kept(tmp_path: Path) -> None:
-    """Tables of earlier versions have it in their correction; all else of that stays, and it is written no more."""
+def test_a_correction_of_an_earlier_version_is_not_kept(tmp_path: Path) -> None:
+    """Its terms were others: the table reads without it and its audit, says so, and is written in today's form."""
     path, again = tmp_path / "old.table.json", tmp_path / "new.table.json"
+    audit = '{"correction": {"scale": 1.5}, "terms": ["scale"], "networks": [], "plain_error_ratio": 0.1}'
     path.write_text(
-        '{"schema_version": 1, "target": "cpu", "fingerprint": {}, "entries": [], '
-        '"correction": {"scale": 1.5, "beyond_ratio": 0.54, "cache_bytes": 2097152}}'
+        '{"schema_version": 1, "target": "cpu", "fingerprint": {}, "entries": [], "warnings": ["drift"], '
+        f'"correction": {{"scale": 1.5, "beyond_ratio": 0.54, "cache_bytes": 2097152}}, "audit": {audit}}}'
     )
-    correction = read_table(path).correction
-    assert correction is not None
-    assert correction == Correction(scale=1.5, cache_bytes=2097152)
-    write_record(again, read_table(path))
-    assert "beyond_ratio" not in again.read_text()
-    assert read_table(again) == read_table(path)
+    read = read_table(path)
+    assert (read.correction, read.audit, read.warnings[0], len(read.warnings)) == (None, None, "drift", 2)
+    write_record(again, read)
+    assert read_table(again) == read
+
+
+@pytest.mark.parametrize("wrong", [{"node_ns": -1.0}, {"class_factors": {"element": -0.1}}])
+def test_no_term_of_a_correction_is_negative(wrong: dict[str, object]) -> None:
+    """A node that takes time away, or layers that do, are refused by name."""
+    with pytest.raises(ValueError, match="of a correction must be at least 0"):
+        Correction(**wrong)  # type: ignore[arg-type]
 
 
 def test_one_entry_a_configuration(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from simulated import UNIT, analytical, fused, noisy_table, random_network, true
 from framefit import InputError, Model, resolve_target
 from framefit.core.latency_table import Correction, LatencyTable
 from framefit.latency.estimate import Estimator
+from framefit.latency.terms import CLASSES, terms_of
 from networks import NETWORKS
 
 VPU = resolve_target("vpu")
@@ -140,16 +141,20 @@ def test_without_an_analytical_model_only_interpolation_helps() -> None:
 
 
 def test_the_correction_is_the_default() -> None:
-    """Total = scale x plain sum + boundaries + overhead; its own error widens the interval."""
+    """Total = factors x sums of classes + nodes + weights + overhead; its own error widens the interval."""
     model = NETWORKS["plain"]()
     table = noisy_table([model], VPU, np.random.default_rng(0))
     plain = Estimator(table, UNIT).estimate(fused(model))
-    audited = Correction(scale=1.5, boundary_ns=100.0, error_ratio=0.05, networks=6)
+    audited = Correction(
+        class_factors=dict.fromkeys(CLASSES, 1.5), node_ns=100.0, weight_ns_per_byte=0.1, error_ratio=0.05, networks=6
+    )
     table = with_overhead(msgspec.structs.replace(table, correction=audited), 1000.0)
     found = Estimator(table, UNIT).estimate(fused(model))
-    boundaries = len(fused(model).layers) - 1
+    terms = terms_of(fused(model))
     assert found.plain_sum_ns == plain.plain_sum_ns
-    assert found.correction_ns == pytest.approx(0.5 * plain.plain_sum_ns + 100 * boundaries, abs=2)
+    assert found.correction_ns == pytest.approx(
+        0.5 * plain.plain_sum_ns + 100 * terms.nodes + 0.1 * terms.weight_bytes, abs=2
+    )
     size = sum(tensor.bytes for tensor in (*model.inputs, *model.outputs))
     assert found.overhead_ns == round(1000 + 0.05 * size)
     assert found.total_ns == pytest.approx(found.plain_sum_ns + found.correction_ns + found.overhead_ns, abs=2)

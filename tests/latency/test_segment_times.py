@@ -63,15 +63,18 @@ def test_segments_take_their_layers_and_a_launch(model: Model, table: LatencyTab
     assert found.duration_ns.sum() - found.boundary_ns.sum() == pytest.approx(whole, abs=4)
 
 
-def test_boundaries_inside_a_segment_are_corrected(model: Model, table: LatencyTable) -> None:
-    """Layers that are faster side by side lose that where they are cut."""
-    corrected = msgspec.structs.replace(table, correction=Correction(scale=1.1, boundary_ns=-200.0, networks=5))
+def test_nodes_and_weights_of_a_segment_are_corrected(model: Model, table: LatencyTable) -> None:
+    """Each segment by its own layers: together they take as much more as the whole, and a cut costs nothing."""
+    correction = Correction(class_factors={"convolution": 1.1}, node_ns=200.0, weight_ns_per_byte=0.05, networks=5)
+    corrected = msgspec.structs.replace(table, correction=correction)
     runs = runs_of(model, 4)
     found = segment_times(model, runs, Estimator(corrected, UNIT))
-    layers = true_layers_ns(model, VPU)
-    expected = [1.1 * sum(layers[first : last + 1]) - 200 * (last - first) for first, last in runs]
-    assert found.duration_ns == pytest.approx(expected, rel=0.005)
-    assert found.boundary_ns == pytest.approx([200], abs=2)
+    layers = [
+        (1.1 if "Conv" in layer.op else 1) * ns + 200 + 0.05 * layer.parameter_bytes
+        for layer, ns in zip(model.layers, true_layers_ns(model, VPU), strict=True)
+    ]
+    assert found.duration_ns == pytest.approx([sum(layers[first : last + 1]) for first, last in runs], rel=0.005)
+    assert found.boundary_ns == pytest.approx([0], abs=2)
 
 
 def test_a_cut_between_blocked_layers_adds_copies_that_the_table_knows() -> None:

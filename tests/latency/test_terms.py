@@ -21,28 +21,19 @@ def two_convolutions() -> Model:
 
 
 def test_terms() -> None:
-    """Boundaries, bytes between convolutions and pools, and weights are counted."""
-    model = two_convolutions()
-    terms = terms_of(model)
-    assert terms.boundaries == len(model.layers) - 1 == 4
-    assert terms.layout_bytes == 2 * 4 * 64 * 4  # between the convolutions, and to the pool
+    """Layers and weights are counted."""
+    terms = terms_of(two_convolutions())
+    assert terms.nodes == 5
     assert terms.weight_bytes == 4 * (4 * 18 + 4 + 16 + 4 + 12 + 3)
-    assert terms.working_bytes == terms.weight_bytes + 2 * 4 * 64 * 4
 
 
 def test_a_correction_adds_its_terms() -> None:
-    """Each one times what the network has of it; cold weights only beyond the cache."""
+    """Each one times what the network has of it; classes that it does not name stay as they are."""
     terms = terms_of(two_convolutions())
-    assert correction_ns(1000, terms, None) == 0
-    correction = Correction(scale=0.9, boundary_ns=10, launch_ns=5, layout_ns_per_byte=-0.01, cold_ns_per_byte=1.0)
-    expected = -100 + 40 + 5 - 0.01 * terms.layout_bytes
-    assert correction_ns(1000, terms, correction) == pytest.approx(expected + terms.weight_bytes)
-    warm = Correction(
-        **{name: getattr(correction, name) for name in correction.__struct_fields__} | {"cache_bytes": 1 << 20}
-    )
-    assert correction_ns(1000, terms, warm) == pytest.approx(expected)
-    earlier = Correction(beyond_ratio=0.2, cache_bytes=terms.working_bytes - 1)  # of a table of an earlier version
-    assert correction_ns(1000, terms, earlier) == 0
+    by_class = {"convolution": 1000.0, "product": 300.0}
+    assert correction_ns(by_class, terms, None) == 0
+    correction = Correction(class_factors={"convolution": 0.9}, node_ns=10, weight_ns_per_byte=2.0)
+    assert correction_ns(by_class, terms, correction) == pytest.approx(-100 + 50 + 2 * terms.weight_bytes)
 
 
 def test_only_the_models_own_tensors_are_transferred() -> None:

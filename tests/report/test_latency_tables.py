@@ -53,7 +53,7 @@ TABLE = LatencyTable(
     target="vpu",
     fingerprint={"cpu": "x[y]", "cores": 2},
     overhead=Overhead(input_ns_per_byte=0.25, output_ns_per_byte=0.5, intercept_ns=100_000, condition_number=4.2),
-    correction=Correction(scale=0.97, boundary_ns=300.0, error_ratio=0.02, networks=6),
+    correction=Correction(class_factors={"convolution": 0.97}, node_ns=300.0, error_ratio=0.02, networks=6),
     entries=(ENTRY,),
     warnings=("the machine drifted",),
 )
@@ -91,7 +91,7 @@ def test_a_table() -> None:
     assert re.search(r"Overhead of a launch +100 us +condition number 4.2", text)
     assert re.search(r"Overhead of an input byte +0.25 ns", text)
     assert re.search(r"Overhead of an output byte +0.5 ns", text)
-    assert "0.970 x the sum" in text
+    assert "0.970 x layers of class convolution" in text
     assert "from 6 networks" in text
     row = next(line for line in text.splitlines() if line.startswith("Conv"))
     assert "1x3x8x8 float32 -> 1x4x8x8 float32; kernel 3x3" in row

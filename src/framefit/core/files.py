@@ -66,6 +66,11 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     smallest: ClassVar[str] = ""
 
+    @classmethod
+    def upgraded(cls, data: Any) -> Any:
+        """Plain data of a file, with what an earlier version wrote in this version's form."""
+        return data
+
 
 def _record_in(annotation: Any) -> tuple[type[Record] | None, str]:
     """The record type inside an annotation and how it is nested: "one", "list" or "dict"."""
@@ -132,6 +137,7 @@ def from_data(data: Any, kind: type[R], where: str | Path) -> R:
             where=where,
             remedy="update Framefit, or write the file again with this version",
         )
+    data = kind.upgraded(data)
     for message in _unknown_keys(data, kind, "$"):
         raise InputError(message, where=where, remedy="correct or remove the key")
     try:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -47,31 +48,28 @@ __all__ = [
 class Correction(Record, kw_only=True):
     """Correction of the plain sum of layers, from the audit of whole networks.
 
-    A network takes ``scale`` x sum of layers + ``launch_ns`` + ``boundary_ns`` x boundaries + ``layout_ns_per_byte``
-    x bytes that stay in one layout + ``cold_ns_per_byte`` x weights, the last for networks above ``cache_bytes``.
-    For each class of layers ``class_ratios`` x their sum is added.
+    A network takes, for each class of layers, ``class_factors`` x their sum, and ``weight_ns_per_byte`` x bytes of
+    weights and ``node_ns`` x layers. All of these are at least 0; a class that is not named has the factor 1.
 
     Attributes:
-        beyond_ratio: in tables of earlier versions, where it was a factor on the sum of every larger network, although
-            a single audited network determined it; it is read, but neither kept nor applied.
         error_ratio: standard deviation of the relative error of networks that were left out of the fit.
         networks: number of audited networks; 0: none.
     """
 
-    scale: float = 1.0
-    boundary_ns: float = 0.0
-    launch_ns: float = 0.0
-    layout_ns_per_byte: float = 0.0
-    cold_ns_per_byte: float = 0.0
-    beyond_ratio: float | msgspec.UnsetType = msgspec.UNSET
-    class_ratios: dict[str, float] = {}
-    cache_bytes: int = 0
+    class_factors: dict[str, float] = {}
+    weight_ns_per_byte: float = 0.0
+    node_ns: float = 0.0
     error_ratio: float = 0.0
     networks: int = 0
 
     def __post_init__(self) -> None:
-        if self.beyond_ratio is not msgspec.UNSET:
-            msgspec.structs.force_setattr(self, "beyond_ratio", msgspec.UNSET)
+        for name, value in (
+            *self.class_factors.items(),
+            ("weight_ns_per_byte", self.weight_ns_per_byte),
+            ("node_ns", self.node_ns),
+        ):
+            if not value >= 0:
+                raise ValueError(f"{name} of a correction must be at least 0, is {value}")
 
 
 class AuditedNetwork(Record, kw_only=True):
@@ -81,23 +79,32 @@ class AuditedNetwork(Record, kw_only=True):
         overhead_ns: of its launch: included in the measured latency, but not in the plain sum.
         corrected_ns: with the fitted correction.
         left_out_ns: with a correction that was fitted without this network.
+        class_ns: sums of its layers by class.
+        weight_bytes: of all its parameters.
+        nodes: number of its layers.
+        digest: of its layers, whatever their weights are.
     """
 
     name: str
     measured_ns: int
     plain_sum_ns: int
     overhead_ns: int
-    corrected_ns: int
-    left_out_ns: int
+    corrected_ns: int = 0
+    left_out_ns: int = 0
+    class_ns: dict[str, float] = {}
+    weight_bytes: int = 0
+    nodes: int = 0
+    digest: str = ""
 
 
 class AdditivityAudit(Record, kw_only=True):
     """How far whole networks differ from the sum of their layers, and the correction of the sum.
 
     Attributes:
-        terms: of the correction, in the order of their benefit.
+        terms: of the correction that are not neutral; empty: no correction improved networks left out of its fit.
         plain_error_ratio: median of |plain sum and overhead / measured - 1|.
         left_out_error_ratio: the same of the corrected estimate, each network left out of its own fit.
+        greatest_error_ratio: the greatest of those of left-out networks.
     """
 
     correction: Correction
@@ -105,8 +112,12 @@ class AdditivityAudit(Record, kw_only=True):
     networks: tuple[AuditedNetwork, ...]
     plain_error_ratio: float
     left_out_error_ratio: float
+    greatest_error_ratio: float = 0.0
 
 
+_EARLIER_CORRECTION = (
+    "its correction is of an earlier version and is not applied: sums of layers are not corrected; measure it again"
+)
 _MOST_SPREAD = 100.0  # of a ratio, relative: beyond it nothing is known, and its exponential would overflow
 Value = bool | int | float | str | list[bool | int | float | str | None] | None
 
@@ -273,6 +284,15 @@ class LatencyTable(Record, kw_only=True, dict=True):
     def find(self, op: str, configuration: dict[str, Value], unit: str) -> LatencyEntry | None:
         """The entry of exactly this configuration on this unit, or None."""
         return self._index.get(_key(op, unit, configuration))
+
+    @classmethod
+    def upgraded(cls, data: Any) -> Any:
+        """Without a correction of an earlier version, which had other terms, and with a warning in its place."""
+        correction = data.get("correction") if isinstance(data, dict) else None
+        if not isinstance(correction, dict) or "scale" not in correction:
+            return data
+        kept = {key: value for key, value in data.items() if key not in ("correction", "audit")}
+        return kept | {"warnings": [*data.get("warnings", ()), _EARLIER_CORRECTION]}
 
     def with_entries(self, entries: tuple[LatencyEntry, ...]) -> LatencyTable:
         """A table in which ``entries`` replace those of equal configuration."""

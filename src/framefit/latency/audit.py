@@ -1,28 +1,26 @@
 """Additivity: how far the latency of whole networks differs from the sum of their layers, and how to correct it.
 
-A few networks are measured whole, others than those to be estimated later. What they take beyond the sum
-of their layers and the launch's overhead is fitted by few terms: a scale, a constant for each launch and for
-each boundary between layers, bytes that stay in one layout, weights that the cache does not hold. A term is
-used only where it lowers the error of networks that were left out of the fit (Hastie, Tibshirani and Friedman,
-2009, "The Elements of Statistical Learning", sections 3.3.2 and 7.10); the fit is of relative errors, and
-outliers have little weight (Huber, 1964).
+A few networks are measured whole, others than those to be estimated later. Their latency without overhead is fitted
+by a factor for each class of layers, a time for each node, and a time for each byte of weights. None of these is
+negative (nonnegative least squares; Lawson and Hanson, 1974, "Solving Least Squares Problems", chapter 23); each has a
+prior around what changes nothing (ridge regression; Hastie, Tibshirani and Friedman, 2009, "The Elements of
+Statistical Learning", section 3.4.1), and a class that no audited network has is taken to be like the others. The fit
+is of relative errors, and outliers have little weight (Huber, 1964).
+The correction applies only if it lowers the error of networks that were left out of its fit (ibid., section 7.10).
 
-Where a runtime made the layers (:meth:`framefit.devices.device.Device.lowered`), all terms are used at once,
-with a ratio for each class of layers and a prior on the distance of each from 0 (ridge regression, section
-3.4.1): the best of many terms on a few noisy networks is often a coincidence. There is no ratio for what
-exceeds a core's own cache: a single audited network determined it, from 0.05 to 0.54 from one campaign to the
-next, and it was multiplied onto every larger network.
+Nothing is multiplied onto the whole sum of networks that exceed a cache: what they lack is additive. Weights that a
+core's own cache holds while their layer is measured alone come from farther away in a network, since other layers
+have evicted them.
 
-The networks that are audited where the user names none differ in what a sum of layers may miss: the number
-of boundaries for the time, the part that stays in one layout, the number of weights. Blocks have few sizes and
-networks share layers, so that few distinct layers have to be measured for them. Weights are random.
+The networks that are audited where the user names none differ in what a sum of layers may miss. Small ones differ in
+the number of nodes for their time; those of real size have 5 to 40 MB of weights in layers that each fit a core's own
+cache of 1 MiB. Blocks have few sizes and networks share layers, so that few distinct layers have to be measured for
+them. Weights are random.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -32,239 +30,176 @@ from framefit.core.latency_table import AdditivityAudit, AuditedNetwork, Correct
 from framefit.core.model import GraphBuilder, Model
 from framefit.errors import InputError
 from framefit.latency.estimate import Estimator
-from framefit.latency.terms import CLASSES, Terms, class_sums, terms_of
+from framefit.latency.terms import CLASSES, class_sums, layers_digest, terms_of
 from framefit.stats import huber_weights
 
 Floats = npt.NDArray[np.float64]
 LEAST_NETWORKS = 3
-_GAIN = 0.9  # a term has to reduce the left-out error to this part of what it was,
-_SURE = 2.0  # and by this many standard errors of the gain: the best of many terms gains something by chance
+_GAIN = 0.9  # a correction has to reduce the left-out error to this part of what it was,
+_SURE = 2.0  # and by this many standard errors of the gain
 _ITERATIONS = 20
-_RIDGE = 0.02  # part of a network's latency by which a term differs from 0 at one standard deviation
 _SCATTER = 0.04  # of a network's latency: the prior of what no term explains
-_RATIO = 0.1  # prior standard deviations: of a class's ratio,
-_BOUNDARY_NS = 500.0  # of a node's extra time behind a node of another kind: 0.05 to 0.5 us in chains here,
-_LAUNCH_NS = 1000.0  # of the error of a launch's constant, which was measured with small launches
-_CACHES = tuple(2**power for power in range(18, 28, 2))  # 256 KiB to 64 MiB
+_COMMON, _OWN = 0.3, 0.05  # prior standard deviations of factors around 1: what classes share, what each one has
+_SHARE = 0.3  # the same, of the part of a usual network's latency that nodes or weights take
 _LEAST_ERROR = 0.005  # the error of an audit of few networks is not stated as less
+_TERMS = (*CLASSES, "weight_ns_per_byte", "node_ns")
 
 
-@dataclass(frozen=True)
-class _Term:
-    """A key of the correction, and its factor in each network.
+def audited_network(model: Model, measured_ns: float, estimator: Estimator) -> AuditedNetwork:
+    """What a correction is fitted to: a network that was measured whole, and the sums of its layers.
 
-    Attributes:
-        prior: standard deviation of the coefficient around 0 before anything is measured; 0: no prior.
-    """
-
-    key: str
-    column: Floats
-    cache_bytes: int = 0
-    prior: float = 0.0
-
-
-@dataclass(frozen=True)
-class _Networks:
-    """Measured latencies without overhead, and sums of layers, of each network; in nanoseconds."""
-
-    measured: Floats
-    plain: Floats
-
-    def __len__(self) -> int:
-        return len(self.measured)
-
-    def fitted(self, terms: Sequence[_Term], rows: npt.NDArray[np.bool_]) -> Floats:
-        """Coefficients of the terms from these networks, for columns divided by the measured latencies."""
-        if not terms:
-            return np.zeros(0)
-        columns = np.stack([term.column for term in terms], axis=1)[rows] / self.measured[rows, None]
-        goal = 1 - self.plain[rows] / self.measured[rows]
-        usual = np.maximum(np.sqrt((columns**2).mean(axis=0)), 1e-30)
-        prior = np.asarray([term.prior for term in terms])
-        size = np.where(prior > 0, 1 / np.maximum(prior, 1e-30), usual)
-        ridge = np.diag(np.where(prior > 0, _SCATTER, _RIDGE) ** 2)
-        columns, weight = columns / size, np.ones(int(rows.sum()))
-        solution = np.zeros(len(terms))
-        for _ in range(_ITERATIONS):
-            weighted = columns * weight[:, None]
-            solution = np.linalg.solve(weighted.T @ columns + ridge, weighted.T @ goal)
-            weight = huber_weights(goal - columns @ solution, 1e-6)
-        return np.asarray(solution / size)
-
-    def predicted(self, terms: Sequence[_Term], coefficients: Floats) -> Floats:
-        """Latency of every network as these terms predict it."""
-        parts = (coefficient * term.column for coefficient, term in zip(coefficients, terms, strict=True))
-        return self.plain + sum(parts, np.zeros(len(self)))
-
-    def left_out(self, terms: Sequence[_Term]) -> Floats:
-        """The same, with each network predicted from a fit of the others."""
-        every = np.arange(len(self))
-        return np.asarray([self.predicted(terms, self.fitted(terms, every != i))[i] for i in every])
-
-    def off(self, predicted: Floats) -> Floats:
-        """Size of each relative error."""
-        return np.abs(predicted / self.measured - 1)
-
-    def error(self, predicted: Floats) -> float:
-        """Robust standard deviation of the relative error: the mean of its size, for a normal distribution."""
-        return float(self.off(predicted).mean() * np.sqrt(np.pi / 2))
-
-
-def audit(measured: Sequence[tuple[Model, float]], table: LatencyTable, unit: str) -> AdditivityAudit:
-    """Fit a table's correction to networks that were measured whole.
-
-    The networks have the device's fused groups as layers; each is given with the latency of its launch in ns,
-    overhead included. None of them should be estimated from the table later. A correction in the table is ignored;
-    the result holds the new one, and the error of each network's prediction with and without it.
+    Args:
+        model: it has the device's fused groups as layers.
+        measured_ns: of its launch, overhead included.
+        estimator: of a table with its layers.
 
     Raises:
-        InputError: fewer than 3 networks, a network that took no longer than its overhead, or a layer
-            without an entry.
+        InputError: a layer has no entry.
     """
-    if len(measured) < LEAST_NETWORKS:
+    estimate = estimator.estimate(model)
+    sums = class_sums(model.layers, (layer.latency_ns for layer in estimate.layers))
+    terms = terms_of(model)
+    return AuditedNetwork(
+        name=model.name,
+        measured_ns=round(measured_ns),
+        plain_sum_ns=estimate.plain_sum_ns,
+        overhead_ns=estimate.overhead_ns,
+        class_ns={name: ns for name, ns in sums.items() if ns},
+        weight_bytes=terms.weight_bytes,
+        nodes=terms.nodes,
+        digest=layers_digest(model),
+    )
+
+
+def audit(networks: Sequence[AuditedNetwork]) -> AdditivityAudit:
+    """Fit a correction to networks that were measured whole.
+
+    None of them should be estimated with it later: for these there is ``left_out_ns``.
+
+    Raises:
+        InputError: fewer than 3 networks, or a network that took no longer than its overhead.
+    """
+    if len(networks) < LEAST_NETWORKS:
         raise InputError(
-            f"an audit needs at least {LEAST_NETWORKS} measured networks, got {len(measured)}",
+            f"an audit needs at least {LEAST_NETWORKS} measured networks, got {len(networks)}",
             remedy="measure more networks whole, of other architectures than those to be estimated",
         )
-    estimator = Estimator(msgspec.structs.replace(table, correction=None), unit)
-    estimates = [estimator.estimate(model) for model, _ in measured]
-    plain = np.asarray([estimate.plain_sum_ns for estimate in estimates], np.float64)
-    overhead = np.asarray([estimate.overhead_ns for estimate in estimates], np.float64)
-    networks = _Networks(np.asarray([ns for _, ns in measured], np.float64) - overhead, plain)
-    for (model, ns), rest in zip(measured, networks.measured, strict=True):
-        if rest <= 0:
+    whole = np.asarray([network.measured_ns for network in networks], np.float64)
+    overhead = np.asarray([network.overhead_ns for network in networks], np.float64)
+    for network in networks:
+        if network.measured_ns <= network.overhead_ns:
             raise InputError(
-                f"measured as {ns:.0f} ns, which is not more than its overhead",
-                where=model.name,
+                f"measured as {network.measured_ns} ns, which is not more than its overhead",
+                where=network.name,
                 remedy="audit with larger networks, or measure the overhead again",
             )
-    counted = [terms_of(model) for model, _ in measured]
-    if all(model.lowered for model, _ in measured):
-        sums = [
-            class_sums(model.layers, (layer.latency_ns for layer in estimate.layers))
-            for (model, _), estimate in zip(measured, estimates, strict=True)
-        ]
-        terms = _likely(plain, counted, sums)
-        error = networks.error(networks.left_out(terms))
-    else:
-        terms, error = _chosen(networks, _candidates(plain, counted))
-    coefficients = networks.fitted(terms, np.ones(len(networks), np.bool_))
-    values: dict[str, float] = {}
-    ratios: dict[str, float] = {}
-    for term, coefficient in zip(terms, coefficients, strict=True):
-        (ratios if term.key in CLASSES else values)[term.key] = float(coefficient)
-    if "scale" in values:
-        values["scale"] += 1
-    correction = Correction(
-        **values,
-        class_ratios=ratios,
-        cache_bytes=max((term.cache_bytes for term in terms), default=0),
-        error_ratio=max(error, _LEAST_ERROR),
-        networks=len(networks),
-    )
-    whole = networks.measured + overhead
-    corrected = networks.predicted(terms, coefficients) + overhead
-    left_out = networks.left_out(terms) + overhead
+    columns = np.asarray([_columns(network) for network in networks], np.float64)
+    measured, every = whole - overhead, np.arange(len(networks))
+    coefficients = _fitted(columns, measured)
+    plain = columns @ _NEUTRAL
+    left_out = np.asarray([columns[i] @ _fitted(columns[every != i], measured[every != i]) for i in every])
+    if not _better(np.abs(left_out / measured - 1), np.abs(plain / measured - 1)):
+        coefficients, left_out = _NEUTRAL, plain
+    corrected = columns @ coefficients
+    values = dict(zip(_TERMS, coefficients.tolist(), strict=True))
+    seen = [
+        name
+        for name, column, value in zip(_TERMS, columns.T, coefficients - _NEUTRAL, strict=True)
+        if column.any() and value
+    ]
+    off = np.abs(left_out / measured - 1)
+    whole_off = np.abs((left_out + overhead) / whole - 1)
     return AdditivityAudit(
-        correction=correction,
-        terms=tuple(term.key for term in terms),
+        correction=Correction(
+            class_factors={name: values[name] for name in CLASSES if name in seen},
+            weight_ns_per_byte=values["weight_ns_per_byte"],
+            node_ns=values["node_ns"],
+            error_ratio=max(float(off.mean() * np.sqrt(np.pi / 2)), _LEAST_ERROR),
+            networks=len(networks),
+        ),
+        terms=tuple(seen),
         networks=tuple(
-            AuditedNetwork(
-                name=model.name,
-                measured_ns=round(ns),
-                plain_sum_ns=estimate.plain_sum_ns,
-                overhead_ns=estimate.overhead_ns,
-                corrected_ns=round(with_all),
-                left_out_ns=round(without),
-            )
-            for (model, ns), estimate, with_all, without in zip(measured, estimates, corrected, left_out, strict=True)
+            msgspec.structs.replace(network, corrected_ns=round(with_all), left_out_ns=round(without))
+            for network, with_all, without in zip(networks, corrected + overhead, left_out + overhead, strict=True)
         ),
         plain_error_ratio=float(np.median(np.abs((plain + overhead) / whole - 1))),
-        left_out_error_ratio=float(np.median(np.abs(left_out / whole - 1))),
+        left_out_error_ratio=float(np.median(whole_off)),
+        greatest_error_ratio=float(whole_off.max()),
     )
 
 
-def _candidates(plain: Floats, terms: Sequence[Terms]) -> list[_Term]:
-    """All terms that differ between networks, or from 0."""
-    working = np.asarray([network.working_bytes for network in terms])
-    weights = np.asarray([network.weight_bytes for network in terms], np.float64)
-    return _not_zero(
-        _Term("scale", plain),
-        _Term("launch_ns", np.ones(len(plain))),
-        _Term("boundary_ns", np.asarray([network.boundaries for network in terms], np.float64)),
-        _Term("layout_ns_per_byte", np.asarray([network.layout_bytes for network in terms], np.float64)),
-        *(_Term("cold_ns_per_byte", weights * (working > size), size) for size in _CACHES),
-    )
+_NEUTRAL = np.asarray([float(name in CLASSES) for name in _TERMS])
 
 
-def _likely(plain: Floats, terms: Sequence[Terms], sums: Sequence[dict[str, float]]) -> list[_Term]:
-    """All terms at once, each with a normal prior of its distance from 0."""
-    boundaries = np.asarray([network.boundaries for network in terms], np.float64)
-    return _not_zero(
-        *(_Term(name, np.asarray([network[name] for network in sums]), prior=_RATIO) for name in CLASSES),
-        _Term("boundary_ns", boundaries, prior=_BOUNDARY_NS),
-        _Term("launch_ns", np.ones(len(plain)), prior=_LAUNCH_NS),
-    )
+def _columns(network: AuditedNetwork) -> list[float]:
+    return [*(network.class_ns.get(name, 0.0) for name in CLASSES), network.weight_bytes, network.nodes]
 
 
-def _not_zero(*terms: _Term) -> list[_Term]:
-    return [term for term in terms if term.column.any()]
+def _better(off: Floats, before: Floats) -> bool:
+    """Whether errors are certainly smaller than those of the plain sum."""
+    gain = before - off
+    by_chance = float(gain.std(ddof=1)) / np.sqrt(len(gain))
+    return bool(off.mean() <= _GAIN * before.mean() and gain.mean() >= _SURE * by_chance)
 
 
-def _chosen(networks: _Networks, candidates: Sequence[_Term]) -> tuple[list[_Term], float]:
-    """Terms that lower the left-out error most, and the error at the end.
+def _fitted(columns: Floats, measured: Floats) -> Floats:
+    """Coefficients of the terms, from networks' columns and their latencies without overhead."""
+    relative = columns / measured[:, None]
+    usual = np.maximum(np.sqrt((relative**2).mean(axis=0)), 1e-30)
+    covariance = _COMMON**2 * np.outer(_NEUTRAL, _NEUTRAL)
+    covariance += np.diag(np.where(_NEUTRAL > 0, _OWN, _SHARE / usual) ** 2)
+    prior = _SCATTER**2 * np.linalg.inv(covariance)
+    weight = np.ones(len(measured))
+    coefficients = _NEUTRAL
+    for _ in range(_ITERATIONS):
+        weighted = relative * weight[:, None]
+        gram = weighted.T @ relative + prior
+        scale = 1 / np.sqrt(np.diag(gram))  # columns of one length
+        moment = weighted.sum(axis=0) + prior @ _NEUTRAL
+        coefficients = scale * _nonnegative(gram * scale[:, None] * scale, moment * scale)
+        weight = huber_weights(1 - relative @ coefficients, 1e-6)
+    return np.asarray(coefficients)
 
-    Terms are added one by one, or in pairs where none helps alone: a scale below 1 and a cost of boundaries
-    conceal each other.
-    """
-    chosen: list[_Term] = []
-    predicted = networks.plain
-    most = (len(networks) - 1) // 2  # at least two networks for each coefficient
+
+def _nonnegative(gram: Floats, moment: Floats) -> Floats:
+    """The x >= 0 of least x'Gx / 2 - m'x, by active sets (Lawson and Hanson, 1974, algorithm NNLS)."""
+    x, free = np.zeros(len(moment)), np.zeros(len(moment), np.bool_)
     while True:
-        for count in (1, 2):
-            better = _step(networks, candidates, chosen, predicted, count) if len(chosen) + count <= most else None
-            if better is not None:
-                chosen, predicted = better
+        gradient = np.where(free, 0.0, moment - gram @ x)
+        if gradient.max() <= 1e-12:
+            return x
+        free[gradient.argmax()] = True
+        while True:
+            target = np.zeros(len(x))
+            target[free] = np.linalg.solve(gram[np.ix_(free, free)], moment[free])
+            below = free & (target <= 0)
+            if not below.any():
+                x = target
                 break
-        else:
-            return chosen, networks.error(predicted)
+            step = float((x[below] / (x[below] - target[below])).min())
+            x += step * (target - x)
+            free &= x > 1e-15
 
 
-def _step(
-    networks: _Networks, candidates: Sequence[_Term], chosen: list[_Term], predicted: Floats, count: int
-) -> tuple[list[_Term], Floats] | None:
-    """``count`` more terms and their left-out predictions, if these are certainly better than ``predicted``."""
-    trials = []
-    for more in itertools.combinations(candidates, count):
-        terms = [*chosen, *more]
-        if len({term.key for term in terms}) == len(terms):
-            trials.append((networks.left_out(terms), terms))
-    if not trials:
-        return None
-    best, terms = min(trials, key=lambda trial: networks.error(trial[0]))
-    gain = networks.off(predicted) - networks.off(best)
-    by_chance = float(gain.std(ddof=1)) / np.sqrt(len(networks))
-    if networks.error(best) > _GAIN**count * networks.error(predicted) or gain.mean() < _SURE * by_chance:
-        return None
-    return terms, best
-
-
-def with_audit(table: LatencyTable, measured: Sequence[tuple[Model, float]], unit: str) -> LatencyTable:
+def with_audit(
+    table: LatencyTable, measured: Sequence[tuple[Model, float]], unit: str, known: Sequence[AuditedNetwork] = ()
+) -> LatencyTable:
     """The table with the correction fitted to whole networks, or with a warning that says why there is none.
 
     Networks (fused groups as layers, and ns of a launch) are left out where one of their layers could not be
-    measured.
+    measured. ``known`` ones were measured before, on this machine.
     """
-    usable, reasons = [], []
+    estimator = Estimator(msgspec.structs.replace(table, correction=None), unit)
+    networks, reasons = {network.digest: network for network in known}, []
     for model, ns in measured:
         try:
-            Estimator(table, unit).estimate(model)
+            network = audited_network(model, ns, estimator)
         except InputError as error:
             reasons.append(f"{model.name}: {error.where or 'the table'}: {error.what}")
         else:
-            usable.append((model, ns))
+            networks[network.digest] = network
     try:
-        result = audit(usable, table, unit)
+        result = audit(tuple(networks.values()))
     except InputError as error:
         why = "; ".join([error.what, *reasons])
         return msgspec.structs.replace(table, warnings=(*table.warnings, f"not audited: {why}"))
@@ -277,7 +212,7 @@ _Block = Callable[[GraphBuilder, str], str]
 
 
 def audit_networks(seed: int = 0) -> tuple[Model, ...]:
-    """Make eight small networks: plain, residual, inverted residual, branched, a decoder and dense layers."""
+    """Make small networks (plain, residual, inverted residual, branched, a decoder), and such of real size."""
     stages: dict[str, tuple[_Block, tuple[int, ...]]] = {
         "audit-plain": (_plain, (1, 2, 3)),
         "audit-plain-wide": (_plain, (4, 4, 1)),
@@ -287,7 +222,33 @@ def audit_networks(seed: int = 0) -> tuple[Model, ...]:
         "audit-branches": (_branches, (2, 2, 3)),
     }
     staged = [_staged(name, block, depth, seed) for name, (block, depth) in stages.items()]
-    return (*staged, _decoder(seed), _dense(seed))
+    return (*staged, _decoder(seed), *_of_real_size(seed))
+
+
+def _of_real_size(seed: int) -> list[Model]:
+    """Networks of 5 to 40 MB of weights, at most 0.95 MB in each layer."""
+    stages: dict[str, tuple[int, tuple[tuple[_Block, int, int], ...]]] = {  # side, then block, channels and count
+        "audit-large-plain": (14, ((_plain, 144, 16),)),
+        "audit-large-pointwise": (7, ((_pointwise, 480, 40),)),
+        "audit-large-residual": (28, ((_residual, 64, 3), (_residual, 128, 5), (_residual, 160, 4))),
+        "audit-large-inverted": (14, ((_inverted, 96, 8), (_inverted, 224, 6))),
+        "audit-large-dense": (1, ((_fully_connected, 480, 24),)),
+        "audit-large-attention": (8, ((_attention, 192, 6),)),
+    }
+    models = []
+    for name, (side, blocks) in stages.items():
+        b = GraphBuilder(name, seed)
+        x = b.input("image", (1, 16, side, side))
+        for index, (block, width, count) in enumerate(blocks):
+            x = b.conv(x, width, stride=2 if index else 1, norm=True, activation="Relu")
+            if block is _fully_connected:
+                x = b.op("Flatten", x)
+            for _ in range(count):
+                x = block(b, x)
+        pooled = x if blocks[-1][0] is _fully_connected else b.op("Flatten", b.op("GlobalAveragePool", x))
+        b.output(b.dense(pooled, 10))
+        models.append(b.build())
+    return models
 
 
 def _staged(name: str, block: _Block, depth: tuple[int, ...], seed: int) -> Model:
@@ -308,6 +269,41 @@ def _stem(b: GraphBuilder) -> str:
 
 def _plain(b: GraphBuilder, x: str) -> str:
     return b.conv(x, b.channels(x), norm=True, activation="Relu")
+
+
+def _pointwise(b: GraphBuilder, x: str) -> str:
+    return b.conv(x, b.channels(x), kernel=1, norm=True, activation="Relu")
+
+
+def _fully_connected(b: GraphBuilder, x: str) -> str:
+    return b.dense(x, b.channels(x, -1), activation="Relu")
+
+
+def _attention(b: GraphBuilder, x: str) -> str:
+    """Vaswani et al., 2017, "Attention Is All You Need", without normalisation; a position of the image is a token."""
+    _, width, height, side = b.shape(x)
+    tokens, heads = height * side, 3
+    shapes = [
+        b.constant(np.asarray(shape, np.int64))
+        for shape in (
+            (1, width, tokens),
+            (1, tokens, heads, width // heads),
+            (1, tokens, width),
+            (1, width, height, side),
+        )
+    ]
+    y = b.op("Transpose", b.op("Reshape", x, shapes[0]), perm=[0, 2, 1])
+    parts = [b.op("MatMul", y, b.weight((width, width), width)) for _ in range(3)]
+    query, key, value = (
+        b.op("Transpose", b.op("Reshape", part, shapes[1]), perm=[0, 2, 3, 1] if index == 1 else [0, 2, 1, 3])
+        for index, part in enumerate(parts)
+    )
+    z = b.op("MatMul", b.op("Softmax", b.op("MatMul", query, key), axis=-1), value)
+    z = b.op("Reshape", b.op("Transpose", z, perm=[0, 2, 1, 3]), shapes[2])
+    y = b.op("Add", y, b.op("MatMul", z, b.weight((width, width), width)))
+    z = b.op("Relu", b.op("MatMul", y, b.weight((width, 4 * width), width)))
+    y = b.op("Add", y, b.op("MatMul", z, b.weight((4 * width, width), 4 * width)))
+    return str(b.op("Reshape", b.op("Transpose", y, perm=[0, 2, 1]), shapes[3]))
 
 
 def _residual(b: GraphBuilder, x: str) -> str:
@@ -344,14 +340,4 @@ def _decoder(seed: int) -> Model:
         x = b.op("Concat", b.upsample(x), skip, axis=1)
         x = _plain(b, b.conv(x, b.channels(skip), kernel=1, norm=True, activation="Relu"))
     b.output(b.op("Sigmoid", b.conv(x, 1, kernel=1)))
-    return b.build()
-
-
-def _dense(seed: int) -> Model:
-    """Layers with more weights than most caches hold, and little arithmetic."""
-    b = GraphBuilder("audit-dense", seed)
-    x = b.op("Flatten", b.op("MaxPool", _stem(b), kernel_shape=[4, 4], strides=[4, 4]))
-    for _ in range(2):
-        x = b.dense(x, 1024, activation="Relu")
-    b.output(b.dense(x, 10))
     return b.build()

@@ -41,7 +41,7 @@ from framefit.latency.calibrate import Analytical, Calibration, entry_work
 from framefit.latency.fusion import known_groups
 from framefit.latency.interpolation import Interpolation
 from framefit.latency.settings import EstimateSettings
-from framefit.latency.terms import class_sums, correction_ns, terms_of, transfer_ns
+from framefit.latency.terms import class_sums, correction_ns, layers_digest, terms_of, transfer_ns
 from framefit.stats import Z90, student_quantile
 
 __all__ = ["Estimator", "analytical_model", "estimate", "layer_groups", "model_estimate"]
@@ -95,6 +95,8 @@ class Estimator:
         self._interpolation: Interpolation | None = None
         self._calibration: Calibration | None = None
         self._known: dict[tuple[str, bytes], _Price | None] = {}
+        audited = () if table.audit is None else table.audit.networks
+        self._audited = {network.digest: network for network in audited if network.digest}
 
     def estimate(self, model: Model, names: Sequence[str] | None = None) -> LatencyEstimate:
         """Estimate the latency of a launch of a whole model or segment.
@@ -114,8 +116,12 @@ class Estimator:
         plain = math.fsum(price.latency_ns for price in prices)
         table = self.table
         by_class = class_sums(model.layers, (price.latency_ns for price in prices))
-        added = correction_ns(plain, terms_of(model), table.correction, by_class)
         overhead = transfer_ns(model, table.overhead)
+        audited = self._audited.get(layers_digest(model)) if self._audited else None
+        if audited is None:
+            added = correction_ns(by_class, terms_of(model), table.correction)
+        else:  # a prediction does not know what the network itself took
+            added = audited.left_out_ns - audited.plain_sum_ns - audited.overhead_ns
         total = max(plain + added + overhead, 0.0)
         half = self._half_width(prices, total)
         timed = [price for price in prices if price.source != "view"]
@@ -216,7 +222,7 @@ class Estimator:
         if correction is None:
             return Z90 * math.sqrt(variance)
         audited = student_quantile(correction.networks - 1) * correction.error_ratio * total
-        return math.hypot(Z90 * correction.scale * math.sqrt(variance), audited)
+        return math.hypot(Z90 * math.sqrt(variance), audited)
 
     def _notes(self, model: Model, prices: Sequence[_Price]) -> tuple[str, ...]:
         notes = list(model.defaulted_dims)

@@ -79,19 +79,9 @@ class _TableBuilder:
         self._subjects |= {subject.key: subject for subject in subjects if subject.key not in self._subjects}
         self._failed |= {str((layer.op, layer.configuration)): layer for layer in failed}
 
-    def audit(self, named: Sequence[Model], builtin: Sequence[Model]) -> None:
-        """Add networks to measure whole, with their layers, if there is enough time.
-
-        Networks that the user named are all audited; built-in ones only where they are not among the measured models,
-        as estimates of those are meant to be predictions.
-        """
-        settings, measured = self._settings, [_signature(model) for model in self._models]
-        kept = [*named, *(network for network in builtin if _signature(network) not in measured)]
-        self._warnings += [
-            f"{network.name} is audited and measured: its estimate is not a prediction"
-            for network in named
-            if _signature(network) in measured
-        ]
+    def audit(self, kept: Sequence[Model]) -> None:
+        """Add networks to measure whole, with their layers, if there is enough time."""
+        settings = self._settings
         pairs = [(network, *self._layers(network)[:2]) for network in kept]
         fresh = {
             subject.key: subject
@@ -140,8 +130,7 @@ class _TableBuilder:
             failed=self._failed.values(),
         )
         wholes = self._whole_runs(campaign, self._networks)
-        searched = settings.fusions == "measured"
-        own = self._whole_runs(campaign, list(zip(self._models, self._grouped, strict=True)) if searched else [])
+        own = self._whole_runs(campaign, list(zip(self._models, self._grouped, strict=True)))
         if self._earlier is not None:
             campaign.rounds.take_over(self._earlier.runs)
         self._notify(f"measuring {len(layers)} layers")
@@ -151,13 +140,15 @@ class _TableBuilder:
             table, complete = self._grown(campaign, table, choice, len(first), most)
         if settings.repeats is None and complete:
             table = self._refined(campaign, table)
-        if self._networks:
+        if self._networks and table.entries:
             rounds = campaign.rounds
             measured = [
-                (network, rounds.median_ns(place)) for network, place in wholes if len(rounds.runs[place].samples_ns)
+                (network, rounds.median_ns(place))
+                for network, place in (*wholes, *own)
+                if len(rounds.runs[place].samples_ns)
             ]
-            table = with_audit(table, measured, self._unit) if table.entries else table
-        if table.entries:
+            table = with_audit(table, measured, self._unit)
+        if table.entries and settings.fusions == "measured":
             self._warnings += _mismatches(table, self._unit, own, campaign.rounds)
         fusions = tuple(self._fusions) if settings.fusions == "measured" else None
         return msgspec.structs.replace(table, warnings=(*table.warnings, *self._warnings), fusions=fusions)
@@ -247,18 +238,16 @@ class _TableBuilder:
     def _needed_seconds(self, networks: Sequence[Model], layers: int) -> float:
         """Estimate the duration of the measurement from a few launches of models and of audited networks.
 
-        A layer is launched with an auxiliary layer, which is also launched alone; networks are launched whole,
-        and their layers once more. For a model that does not run whole, only its layers count.
+        A layer is launched with an auxiliary layer, which is also launched alone; models and networks are launched
+        whole, and their layers once more. One that does not run whole is not counted.
         """
         settings = self._settings
         rounds = Rounds(self._device, self._unit, settings.seed)
         parts = 0.0
-        for role, group in (("layer", self._models), ("network", networks)):
-            for model in group:
-                with contextlib.suppress(FramefitError):
-                    run = rounds.runs[rounds.add(role, model)]
-                    shortest = min(run.launch().duration_ns for _ in range(_TRIED))
-                    parts += shortest * (2 if role == "network" else 1)
+        for model in (*self._models, *networks):
+            with contextlib.suppress(FramefitError):
+                run = rounds.runs[rounds.add("network", model)]
+                parts += 2 * min(run.launch().duration_ns for _ in range(_TRIED))
         small = min(rounds.runs[0].launch().duration_ns for _ in range(_TRIED))
         parts += small * (2 * layers + _OVERHEAD_RUNS)
         return parts * ((LEAST_REPEATS if settings.repeats is None else settings.repeats) + _WARM_UP) / 1e9
@@ -297,11 +286,6 @@ def _layers_of(grouped: Model) -> Counter[str]:
     return Counter(
         layer_key(layer.op, configuration(nodes)) for layer, nodes in zip(grouped.layers, grouped.nodes, strict=True)
     )
-
-
-def _signature(model: Model) -> Counter[str]:
-    """A signature that is the same for models of equal nodes, whatever their weights."""
-    return Counter(f"{node.op} {configuration((node,))}" for nodes in model.nodes for node in nodes)
 
 
 Network = str | Path | Model
@@ -349,7 +333,7 @@ def measure(
             "max_shapes chooses from a grid, but no grid is given", remedy="name one with --grid SPEC.toml"
         )
     audit = settings.audit if settings.audit is not None else "auto" if models else "none"
-    networks, builtin = _networks(audit, seed)
+    networks = _networks(audit, seed)
     device = open_target(settings.target)
     chosen = unit_named(device.target, settings.unit).name
     earlier = None if earlier_file is None else read_table(earlier_file)
@@ -362,7 +346,7 @@ def measure(
         builder = _TableBuilder(device, chosen, settings, earlier, stop=stop, notify=notify, on_round=on_round)
         for model in models:
             builder.add(model)
-        builder.audit(networks, builtin)
+        builder.audit(networks)
         table = builder.table(points, settings.max_shapes)
     if output is not None:
         write_record(output, table, force=settings.force or settings.resume)
@@ -382,21 +366,22 @@ def _existing(output: str | Path | None, *, force: bool, resume: bool) -> Path |
     return Path(output) if resume else None
 
 
-def _networks(audit: Network | Sequence[Network], seed: int) -> tuple[list[Model], list[Model]]:
-    """The networks that the user named, and the built-in networks if they are to be audited."""
+def _networks(audit: Network | Sequence[Network], seed: int) -> list[Model]:
+    """The networks to audit: those that the user named, and built-in ones if asked for."""
     names = [audit] if isinstance(audit, str | Path | Model) else list(audit)
     if "none" in names:
         if len(names) > 1:
             raise InputError("audit has 'none' beside networks", remedy="leave out either of them")
-        return [], []
-    builtin = list(audit_networks(seed)) if "auto" in names else []
-    named = [name if isinstance(name, Model) else load_model(name, None, None) for name in names if name != "auto"]
-    if len(named) + len(builtin) < LEAST_NETWORKS:
+        return []
+    networks = [name if isinstance(name, Model) else load_model(name, None, None) for name in names if name != "auto"]
+    if "auto" in names:
+        return [*networks, *audit_networks(seed)]
+    if len(networks) < LEAST_NETWORKS:
         raise InputError(
-            f"an audit needs at least {LEAST_NETWORKS} networks, {len(named)} are named",
+            f"an audit needs at least {LEAST_NETWORKS} networks, {len(networks)} are named",
             remedy="name more, add the built-in ones (auto), or leave the audit out (none)",
         )
-    return named, builtin
+    return networks
 
 
 def _models(

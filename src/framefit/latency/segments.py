@@ -83,10 +83,8 @@ class SegmentPrices:
         """
         run, plain = self._run(first, last), float(self._sums[last + 1] - self._sums[first])
         transfer = transfer_ns(run, self._table.overhead) + self._copies_ns(first, last)
-        if self._table.correction is None:
-            return max(plain + transfer, 0.0)
         by_class = class_sums(run.layers, np.diff(self._sums[first : last + 2]).tolist())
-        return max(plain + correction_ns(plain, terms_of(run), self._table.correction, by_class) + transfer, 0.0)
+        return max(plain + correction_ns(by_class, terms_of(run), self._table.correction) + transfer, 0.0)
 
     def times(self, runs: Sequence[tuple[int, int]]) -> SegmentTimes:
         """Durations of runs of layers, and the costs of the cuts between them.

@@ -1,23 +1,24 @@
-"""What a network takes beyond its layers, in numbers that a correction multiplies: boundaries, layouts, cold weights.
+"""What a network takes beyond its layers, in numbers that a correction multiplies: nodes, weights, classes of layers.
 
-Layers that are measured alone find their weights in the cache, and convert their tensors into the layout of
-their kernel and back. In a whole network weights may have been evicted since the last frame, and tensors keep
-their layout from one layer of a kind to the next.
+Layers that are measured alone find their weights in a core's own cache; in a whole network other layers have
+evicted them since the last frame, although each of them would fit. A runtime takes some time between two nodes. And
+classes of layers differ in how they use what the layers before them left in the caches.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
+import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from framefit.core.files import Record
 from framefit.core.latency_table import Correction, Overhead
-from framefit.core.model import Layer, TensorInfo
+from framefit.core.model import Layer, Model, TensorInfo, configuration
 
 CLASSES: dict[str, tuple[str, ...]] = {
     "convolution": ("Conv",),
@@ -55,36 +56,21 @@ class Launched(Protocol):
 
 
 class Terms(Record, kw_only=True):
-    """Terms of one network or segment.
+    """Terms of one network or segment: its number of layers, and bytes of all parameters."""
 
-    Attributes:
-        boundaries: number between its layers.
-        layout_bytes: of tensors between two convolutions or poolings.
-        weight_bytes: of all parameters.
-        working_bytes: parameters, and the largest layer's tensors.
-    """
-
-    boundaries: int
-    layout_bytes: int
+    nodes: int
     weight_bytes: int
-    working_bytes: int
 
 
 def terms_of(model: Launched) -> Terms:
     """Compute the terms of a model whose fused groups are layers."""
-    blocked = {
-        tensor.name: tensor.bytes for layer in model.layers if keeps_layout(layer.op) for tensor in layer.outputs
-    }
-    weights = sum(layer.parameter_bytes for layer in model.layers)
-    largest = max((_bytes((*layer.inputs, *layer.outputs)) for layer in model.layers), default=0)
-    return Terms(
-        boundaries=max(len(model.layers) - 1, 0),
-        layout_bytes=sum(
-            blocked.get(tensor.name, 0) for layer in model.layers if keeps_layout(layer.op) for tensor in layer.inputs
-        ),
-        weight_bytes=weights,
-        working_bytes=weights + largest,
-    )
+    return Terms(nodes=len(model.layers), weight_bytes=sum(layer.parameter_bytes for layer in model.layers))
+
+
+def layers_digest(model: Model) -> str:
+    """Equal for models of the same layers in the same order, whatever their weights are."""
+    layers = [(layer.op, configuration(nodes)) for layer, nodes in zip(model.layers, model.nodes, strict=True)]
+    return hashlib.sha256(msgspec.json.encode(layers, order="sorted")).hexdigest()[:32]
 
 
 def class_sums(layers: Iterable[Layer], latency_ns: Iterable[float]) -> dict[str, float]:
@@ -100,20 +86,14 @@ def _class_of(op: str) -> str:
     return next((name for name, parts in CLASSES.items() if any(part in op for part in parts)), "element")
 
 
-def correction_ns(
-    plain_ns: npt.ArrayLike, terms: Terms, correction: Correction | None, by_class: Mapping[str, float] | None = None
-) -> float:
-    """Correction of a plain sum of layers, in nanoseconds; it may be negative."""
+def correction_ns(by_class: Mapping[str, float], terms: Terms, correction: Correction | None) -> float:
+    """Correction of a sum of layers, given by class, in nanoseconds; it may be negative."""
     if correction is None:
         return 0.0
-    cold_bytes = terms.weight_bytes * (terms.working_bytes > correction.cache_bytes)
-    return float(
-        (correction.scale - 1) * np.asarray(plain_ns, np.float64)
-        + correction.launch_ns
-        + correction.boundary_ns * terms.boundaries
-        + correction.layout_ns_per_byte * terms.layout_bytes
-        + correction.cold_ns_per_byte * cold_bytes
-        + math.fsum(ratio * (by_class or {}).get(name, 0.0) for name, ratio in correction.class_ratios.items())
+    return (
+        correction.weight_ns_per_byte * terms.weight_bytes
+        + correction.node_ns * terms.nodes
+        + math.fsum((factor - 1) * by_class.get(name, 0.0) for name, factor in correction.class_factors.items())
     )
 
 

@@ -40,46 +40,14 @@ from framefit.report.formats import format_count, format_duration, format_ratio
 _MOST_BARS = 20
 
 
-_TERMS = {
-    "scale": "a scale",
-    "launch_ns": "a constant a launch",
-    "boundary_ns": "a constant a boundary",
-    "layout_ns_per_byte": "bytes that stay in one layout",
-    "cold_ns_per_byte": "weights that the cache does not hold",
-}
-
-
-def _correction_kept(audit: AdditivityAudit) -> str:
-    """Which terms of the correction an audit has kept."""
-    if audit.terms:
-        return f"corrected by {', '.join(_TERMS.get(term, term) for term in audit.terms)}"
-    return (
-        "no correction brought the estimates of left-out networks nearer to what was measured: the sum stands as it is"
-    )
-
-
 def _correction_sentence(correction: Correction) -> str:
     """What is added to the plain sum of layers, and how well that does."""
-    parts = [f"{correction.scale:.3f} x the sum"]
-    parts += [
-        f"{format_duration(ns)} {what}"
-        for ns, what in (
-            (correction.launch_ns, "a launch"),
-            (correction.boundary_ns, "a boundary"),
-        )
-        if ns
-    ]
-    parts += [
-        f"{ns:.3g} ns {what}"
-        for ns, what in (
-            (correction.layout_ns_per_byte, "a byte that stays in its layout"),
-            (correction.cold_ns_per_byte, f"a byte of weights above {correction.cache_bytes >> 10} KiB"),
-        )
-        if ns
-    ]
+    parts = [f"{factor:.3f} x layers of class {name}" for name, factor in correction.class_factors.items()]
+    parts += [f"{format_duration(correction.node_ns)} a node"] * bool(correction.node_ns)
+    parts += [f"{correction.weight_ns_per_byte:.3g} ns a byte of weights"] * bool(correction.weight_ns_per_byte)
     return (
-        f"correction: {', '.join(parts)}, from {correction.networks} networks; those that were left out differ by "
-        f"{format_ratio(correction.error_ratio)} (standard deviation)."
+        f"correction: {', '.join(parts) or 'none'}, from {correction.networks} networks; those that were left out "
+        f"differ by {format_ratio(correction.error_ratio)} (standard deviation)."
     )
 
 
@@ -136,7 +104,8 @@ def _table_quantities(table: LatencyTable) -> Iterator[Quantity]:
         for name, per_byte in (("input", overhead.input_ns_per_byte), ("output", overhead.output_ns_per_byte)):
             yield Quantity(f"Overhead of an {name} byte", per_byte, f"{per_byte:.3g} ns", "", "less", card=True)
     if table.audit is not None:
-        error, remark = table.audit.left_out_error_ratio, "median, each left out of its fit"
+        error = table.audit.left_out_error_ratio
+        remark = f"median, each left out of its fit; the greatest {format_ratio(table.audit.greatest_error_ratio)}"
         yield Quantity("Error on whole networks", error, format_ratio(error), remark, "less", card=True)
 
 
@@ -191,9 +160,11 @@ def _audit(audit: AdditivityAudit) -> Section:
             error = ns / max(network.measured_ns, 1) - 1
             row.append(Cell(format_duration(ns), ns, f"({100 * error:+.1f} %)"))
         rows.append(row)
+    kept = "" if audit.terms else "no correction improved the estimates of left-out networks, the sum stands as it is; "
     note = (
-        f"{_correction_kept(audit)}; median error {format_ratio(audit.plain_error_ratio)} of the sum, "
-        f"{format_ratio(audit.left_out_error_ratio)} of networks left out of the fit."
+        f"{kept}median error {format_ratio(audit.plain_error_ratio)} of the sum, "
+        f"{format_ratio(audit.left_out_error_ratio)} of networks left out of the fit, and of the worst of these "
+        f"{format_ratio(audit.greatest_error_ratio)}."
     )
     figures = ("measured", "sum and overhead", "corrected", "left out")
     return Section("Whole networks", columns(("network",), figures), rows, note[0].upper() + note[1:])
