@@ -86,6 +86,16 @@ def random_ensemble(
     )
 
 
+def simulate_encoder(encoder: Encoder, x: np.ndarray) -> list[int]:
+    """Comparator bits of rows x channels (or features) by the circuit, as values of ``FloatEncoder.y``."""
+    from framefit.trees.hardware.fixed import FloatEncoder  # needs the extra hw
+    from framefit.trees.hardware.simulation import _stream
+
+    circuit = FloatEncoder(encoder)
+    inputs = [int.from_bytes(row.astype("<f4").tobytes(), "little") for row in x]
+    return _stream(circuit, circuit.x, circuit.y, inputs, 0)
+
+
 def random_inputs(random: np.random.Generator, ensemble: Ensemble, count: int) -> np.ndarray:
     """Inputs around the thresholds; some are exactly on them."""
     x = random.normal(size=(count, *ensemble.input_shape)).astype(np.float32)

@@ -19,7 +19,7 @@ from console import Framefit
 from framefit.core.events import Trace, TraceMeta
 from framefit.core.files import write_record
 from framefit.core.program import Group, Operation, Program, ProgramUnit, SegmentProgram
-from framefit.profiling.formats.raw import pack
+from lossy_runs import as_raw
 
 KINDS = ("conv", "pad_pool", "reformat")
 PATTERN = ((0, 41_000), (1, 12_000), (0, 33_000), (2, 7_000), (0, 58_000), (1, 9_000))
@@ -359,7 +359,7 @@ def test_a_stream_is_followed_to_its_end(framefit: Framefit, there: Path) -> Non
     os.mkfifo(there / "pipe")
 
     def write() -> None:
-        content = pack(trace)
+        content = as_raw(trace)
         with (there / "pipe").open("wb") as pipe:
             pipe.write(content[:1001])
             pipe.flush()

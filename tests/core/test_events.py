@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from framefit import InputError
-from framefit.core.events import EventType, Trace, TraceLoss, TraceMeta
+from framefit.core.events import EventType, Trace, TraceMeta
 
 FIELDS = ("time_ns", "id", "type", "core", "operation", "loss_after")
 
@@ -53,7 +53,7 @@ def test_round_trip(tmp_path: Path, count: int) -> None:
         np.testing.assert_array_equal(getattr(read, name), getattr(made, name))
     assert [getattr(read, name).dtype.name for name in FIELDS] == ["int64", "int32", "uint8", "int16", "int64", "int64"]
     assert (read.kinds, read.meta, len(read)) == (("conv", "pad_pool"), meta, count)
-    assert read.losses == (TraceLoss(position=count // 2), TraceLoss(position=count))
+    assert read.loss_after.tolist() == [count // 2, count]
     assert EventType(1) is EventType.END
 
 
@@ -61,7 +61,7 @@ def test_optional_arrays_may_be_absent(tmp_path: Path) -> None:
     """Another program's trace without operations, losses and facts is read: unknown, none, defaults."""
     read = Trace.read(write(tmp_path))
     assert read.operation.tolist() == [-1] * 6
-    assert read.losses == ()
+    assert read.loss_after.tolist() == []
     assert read.meta == TraceMeta()
 
 

@@ -30,11 +30,10 @@ from framefit.core.trees import Forest, evaluate, read_forest
 from framefit.core.workload import StreamEntry, load_workload
 from framefit.execution.streams import opened_image, stored_array
 from framefit.latency.subjects import GridSpec, grid_models
-from framefit.profiling.formats.raw import pack
 from framefit.profiling.formats.readers import read_trace
 from framefit.profiling.formats.stp import StpMapping
 from framefit.training.data import load_data
-from lossy_runs import played, program, segment
+from lossy_runs import as_raw, played, program, segment
 from networks import NETWORKS
 from simulated_tables import table_on
 from stp_streams import Stream
@@ -204,7 +203,7 @@ _RUN = played(program(segment("net", ("conv", "npu0", 4000), ("pool", "npu0", 90
 
 def _write_traces(folder: Path) -> None:
     _RUN.write(folder / "own.npz")
-    (folder / "raw.bin").write_bytes(pack(_RUN))
+    (folder / "raw.bin").write_bytes(as_raw(_RUN))
     stream = Stream().begin().frequency(1_000_000_000)
     events: list[dict[str, Any]] = []
     for time, kind, type_, core in zip(_RUN.time_ns.tolist(), _RUN.id, _RUN.type, _RUN.core, strict=True):

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from framefit import InputError
 from framefit.core.events import Trace
 from framefit.profiling.formats import readers
-from framefit.profiling.formats.raw import pack
 from framefit.profiling.formats.readers import read_trace
 from framefit.profiling.formats.stp import StpMapping
-from lossy_runs import played, program, segment
+from lossy_runs import as_raw, played, program, segment
 from stp_streams import Stream
 
 RUN = played(program(segment("net", ("conv", "npu0", 4000), ("pool", "npu0", 900))), 5)
@@ -53,7 +52,7 @@ def own(trace: Trace, folder: Path) -> bytes:
 @pytest.mark.parametrize("form", ["npz", "stream", "stp", "chrome"])
 def test_content_decides(form: str, tmp_path: Path) -> None:
     """The same run comes back from each format, whatever the file is called."""
-    forms = {"npz": own(RUN, tmp_path), "stream": pack(RUN), "stp": as_stp(RUN), "chrome": as_chrome(RUN)}
+    forms = {"npz": own(RUN, tmp_path), "stream": as_raw(RUN), "stp": as_stp(RUN), "chrome": as_chrome(RUN)}
     path = tmp_path / "trace.dat"
     path.write_bytes(forms[form])
     mapping = StpMapping(kinds=RUN.kinds) if form == "stp" else None
@@ -68,7 +67,7 @@ def test_content_decides(form: str, tmp_path: Path) -> None:
 def test_a_stream_may_end_in_a_record(tmp_path: Path) -> None:
     """The last record is left out, with a sentence."""
     path = tmp_path / "trace.bin"
-    path.write_bytes(pack(RUN)[:-5])
+    path.write_bytes(as_raw(RUN)[:-5])
     read = read_trace(path)
     np.testing.assert_array_equal(read.trace.time_ns, RUN.time_ns[:-1])
     assert read.warnings == ("the last record is cut off: 11 bytes at the end were left out",)
@@ -122,7 +121,7 @@ def test_damaged_files_give_a_trace_or_one_error(tmp_path_factory: pytest.TempPa
     """Bytes changed, removed or put in, of any format: never anything else."""
     folder = tmp_path_factory.mktemp("damaged")
     small = replace(RUN, **{name: getattr(RUN, name)[:8] for name in ("time_ns", "id", "type", "core", "operation")})
-    form = data.draw(st.sampled_from([own, lambda one, _: pack(one), lambda one, _: as_stp(one)]))
+    form = data.draw(st.sampled_from([own, lambda one, _: as_raw(one), lambda one, _: as_stp(one)]))
     raw = bytearray(form(small, folder))
     for _ in range(data.draw(st.integers(1, 6))):
         place = data.draw(st.integers(0, max(len(raw) - 1, 0)))

@@ -24,22 +24,6 @@ class EventType(IntEnum):
     END = 1
 
 
-class Event(Record, kw_only=True):
-    """One packet; see :class:`Trace` for the fields."""
-
-    time_ns: int
-    id: int
-    type: EventType
-    core: int
-    operation: int = -1
-
-
-class TraceLoss(Record, kw_only=True):
-    """A loss that the device itself reported: it lies after ``position`` packets."""
-
-    position: int
-
-
 class TraceMeta(Record, kw_only=True):
     """How the device makes its packets.
 
@@ -101,11 +85,6 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.time_ns)
-
-    @property
-    def losses(self) -> tuple[TraceLoss, ...]:
-        """Losses that the device reported."""
-        return tuple(TraceLoss(position=int(position)) for position in self.loss_after)
 
     @classmethod
     def read(cls, path: str | Path) -> Trace:

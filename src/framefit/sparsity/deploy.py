@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from framefit.core.model import Model, listing
 from framefit.core.run_record import LayerCycles
@@ -20,8 +18,6 @@ from framefit.devices.registry import capabilities_of
 from framefit.sparsity.search import Arm
 from framefit.sparsity.subject import Prices, Subject
 from framefit.training.evaluate import Accuracy, evaluate
-
-Array = npt.NDArray[Any]
 
 
 def dense_model(subject: Subject) -> tuple[DenseModel, tuple[LayerSparsity, ...]]:

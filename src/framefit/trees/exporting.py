@@ -38,7 +38,6 @@ from framefit.devices.measure import medians_ns
 from framefit.devices.registry import open_runtime
 from framefit.errors import DeviceError
 
-Array = npt.NDArray[Any]
 Flavour = Literal["core", "ml"]
 
 

@@ -23,8 +23,6 @@ from framefit.trees.groups import WEIGHTED, boundaries, follows
 
 Array = npt.NDArray[Any]
 LevelCount = Literal[2, 3]
-LITERAL_THRESHOLD = 0.66
-"""For normalised values: a normal variable then has the three ternary levels in 25, 49 and 25 % of cases."""
 _CANDIDATES = 64  # thresholds that are tried: every 1.6th percentile
 
 
@@ -132,18 +130,6 @@ def restored(levels: Array, original: Array) -> npt.NDArray[np.float64]:
     levels_at = levels.astype(np.int64) + 1
     values: npt.NDArray[np.float64] = np.take_along_axis(_means(levels_at, original), levels_at, axis=0)
     return values
-
-
-def similarity(levels: Array, original: Array) -> float:
-    """Cosine between a tensor and its quantised form with the best value for each level of a column, 0 to 1.
-
-    Args:
-        levels: rows x columns, -1, 0 or 1.
-        original: rows x columns.
-    """
-    values = restored(levels, original)
-    length = np.linalg.norm(original) * np.linalg.norm(values)
-    return float((original * values).sum() / length) if length else 1.0
 
 
 def _means(levels_at: npt.NDArray[np.int64], y: Array) -> npt.NDArray[np.float64]:

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trees_cases import random_ensemble, random_inputs
+from trees_cases import random_ensemble, random_inputs, simulate_encoder
 
 pytest.importorskip("amaranth", reason="needs the extra hw: pip install 'framefit[hw]'")
 
 from framefit.core.trees import Encoder, Patch, encode
 from framefit.trees.hardware.fixed import FixedFunction, output_bits_of, pack_rows, results_of
-from framefit.trees.hardware.simulation import drawn_rows, simulate_encoder, simulate_fixed
+from framefit.trees.hardware.simulation import drawn_rows, simulate_fixed
 from framefit.trees.hardware.synthesis import part_of
 
 PATCH = Patch(kernel=(2, 3), padding=(1, 1, 0, 1), border=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trees_cases import random_ensemble, random_inputs
+from trees_cases import random_ensemble, random_inputs, simulate_encoder
 
 pytest.importorskip("amaranth", reason="needs the extra hw: pip install 'framefit[hw]'")
 pytest.importorskip("torch", reason="needs the extra train: pip install 'framefit[train]'")
@@ -21,7 +21,7 @@ from framefit.trees.exporting import as_model
 from framefit.trees.fitting import Place, fit_ensemble
 from framefit.trees.hardware.fixed import FixedFunction, output_bits_of, pack_rows
 from framefit.trees.hardware.programmable import ProgrammableCore, load_program
-from framefit.trees.hardware.simulation import simulate_core, simulate_encoder, simulate_fixed
+from framefit.trees.hardware.simulation import simulate_core, simulate_fixed
 
 
 def values_of(ensemble: Ensemble, results: list[int]) -> np.ndarray:

@@ -26,7 +26,6 @@ from framefit.errors import InputError
 __all__ = ["CostSource", "cycles", "pricing"]
 
 
-Costs = Literal["cycles", "table", "function"]
 LayerFunction = Callable[[Layer, str, Target], Any]
 """A user's function: layer, name of the unit and target to nanoseconds."""
 

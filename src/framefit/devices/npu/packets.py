@@ -320,8 +320,6 @@ _KINDS = {
     "control": "If Loop Scan SequenceMap",
 }
 _KIND_OF = {op: kind for kind, ops in _KINDS.items() for op in ops.split()}
-KINDS = (*_KINDS, "elementwise", TRANSFER)
-"""All kinds that a simulated accelerator's packets can have."""
 _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")  # they cost nothing together with an operator
 _MAIN = ("conv", "matmul", "recurrent", "control")
 

@@ -167,7 +167,6 @@ _PLAYED = 512  # launches that the program's table is played through
 _MEDIAN_VAR = 1.5708  # variance of a median over that of a mean
 _LEAST_RATIO = 0.005  # of a transition: spread that is never gone below, for what no sample shows
 _FAR = 3.0  # standard deviations, beyond which a few samples are not trusted
-_HUGE = float(1 << 60)
 
 
 @dataclass(frozen=True)

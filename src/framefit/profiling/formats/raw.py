@@ -1,4 +1,4 @@
-"""Reads and writes raw streams of packets: a JSON header line, then records of 16 bytes, little-endian ``<qihBx``.
+"""Reads raw streams of packets: a JSON header line, then records of 16 bytes, little-endian ``<qihBx``.
 
 A stream may come from a pipe or from a file that still grows.
 """
@@ -41,15 +41,6 @@ class _ByteSource(Protocol):
     def read(self, size: int, /) -> bytes | None:
         """Return up to ``size`` bytes, and none at the (present) end."""
         ...
-
-
-def pack(trace: Trace) -> bytes:
-    """Encode a trace as a raw stream, which has no place for operation numbers and reported losses."""
-    records = np.zeros(len(trace), _RECORD)
-    for name in ("time_ns", "id", "core", "type"):
-        records[name] = getattr(trace, name)
-    header = _StreamHeader(kinds=trace.kinds, meta=trace.meta)
-    return msgspec.json.encode(header) + b"\n" + records.tobytes()
 
 
 def read_header(source: _ByteSource, wait: Callable[[], bool], where: str) -> _StreamHeader | None:

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from amaranth.hdl import Module, Signal
 from amaranth.sim import Simulator
 
-from framefit.core.trees import Encoder, Ensemble, accumulate
-from framefit.trees.hardware.fixed import FixedFunction, FloatEncoder, pack_rows, results_of
+from framefit.core.trees import Ensemble, accumulate
+from framefit.trees.hardware.fixed import FixedFunction, pack_rows, results_of
 from framefit.trees.hardware.programmable import ProgrammableCore, TreeProgram
 
 
@@ -177,13 +177,6 @@ class CoreRun:
 def simulate_fixed(circuit: FixedFunction, inputs: Sequence[int]) -> list[int]:
     """Values of port ``y`` for values of ``x``, one row in each cycle."""
     return _stream(circuit, circuit.x, circuit.y, inputs, circuit.latency)
-
-
-def simulate_encoder(encoder: Encoder, x: npt.NDArray[np.float32]) -> list[int]:
-    """Comparator bits of rows x channels (or features), as values of ``FloatEncoder.y``."""
-    circuit = FloatEncoder(encoder)
-    inputs = [int.from_bytes(row.astype("<f4").tobytes(), "little") for row in x]
-    return _stream(circuit, circuit.x, circuit.y, inputs, 0)
 
 
 def _stream(circuit: Any, x: Signal, y: Signal, inputs: Sequence[int], latency: int) -> list[int]:

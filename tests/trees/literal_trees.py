@@ -1,7 +1,8 @@
-"""Trees as scikit-learn and XGBoost grow them, node by node: the literal form, as a baseline for oblivious trees."""
+"""Trees as scikit-learn and XGBoost grow them, node by node: what oblivious trees are compared with."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -10,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.trees import Ensemble, FreeTree, TreeNode, encode
-from framefit.errors import needs_extra
 from framefit.trees.fitting import Place, columns, decoded, draft
 from framefit.trees.quantising import fit_encoder, quantised
 
@@ -33,9 +33,6 @@ def fit_literal(
         depth: greatest depth of a tree.
         seed: for the libraries.
         levels: of the outputs, 2 or 3; 0: not quantised.
-
-    Raises:
-        MissingExtraError: scikit-learn or XGBoost is not installed.
     """
     encoder = fit_encoder(columns(x, place.patch))
     empty = draft(place, encoder, x.shape[1:], y.shape[1:])
@@ -57,9 +54,9 @@ def _fitted(words: Array, target: Array, method: LiteralMethod, trees: int, dept
         return [([], [0.0])]
     if method == "xgboost":
         return _by_xgboost(words, target, trees, depth, seed)
-    with needs_extra("scikit-learn", "trees"):
-        from sklearn.ensemble import AdaBoostRegressor, GradientBoostingRegressor
-        from sklearn.tree import DecisionTreeRegressor
+    from sklearn.ensemble import AdaBoostRegressor, GradientBoostingRegressor
+    from sklearn.tree import DecisionTreeRegressor
+
     if method == "gradient":
         boosted = GradientBoostingRegressor(n_estimators=trees, max_depth=depth, random_state=seed).fit(words, target)
         return [_of_sklearn(stage[0].tree_, boosted.learning_rate) for stage in boosted.estimators_]
@@ -93,9 +90,7 @@ def _of_sklearn(tree: Any, factor: float) -> _Raw:
 
 def _by_xgboost(words: Array, target: Array, trees: int, depth: int, seed: int) -> list[_Raw]:
     """Fit with XGBoost, where values below a threshold go left."""
-    with needs_extra("xgboost", "trees"):
-        import xgboost
-    import json
+    import xgboost
 
     settings = {"max_depth": depth, "seed": seed, "nthread": 1, "verbosity": 0}
     booster = xgboost.train(settings, xgboost.DMatrix(words, target), trees)
