@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
     from framefit.fit.loop import fit
     from framefit.latency.estimate import estimate
-    from framefit.latency.measure import measure
+    from framefit.latency.measure import calibrate, measure
     from framefit.planning.plan import Plan
     from framefit.profiling.streaming import follow
     from framefit.runtime.program import Output, Request, Subscription
@@ -59,6 +59,7 @@ _HOME = {
     "Target": "framefit.core.target",
     "Timetable": "framefit.core.timetable",
     "Workload": "framefit.core.workload",
+    "calibrate": "framefit.latency.measure",
     "cycles": "framefit.devices.npu.costs",
     "demo": "framefit.workflows.demo",
     "compare_tables": "framefit.core.latency_table",
@@ -99,6 +100,7 @@ __all__ = [
     "Target",
     "Timetable",
     "Workload",
+    "calibrate",
     "compare_tables",
     "cycles",
     "demo",

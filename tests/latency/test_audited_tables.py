@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 import framefit
-from framefit import InputError, Model, measure
-from framefit.core.latency_table import LatencyTable, read_table
+from framefit import InputError, Model, calibrate, measure
+from framefit.core.latency_table import AuditedNetwork, LatencyTable, read_table
 from framefit.core.target import Variation, resolve_target
 from framefit.devices.clock import VirtualClock
+from framefit.devices.device import Completion
 from framefit.devices.npu.costs import layer_times
 from framefit.devices.npu.device import NpuDevice
 from framefit.latency import audit
 from framefit.latency import measure as measuring
+from framefit.latency.audit import stored_correction
 from framefit.latency.subjects import GridSpec, LayerGrid
 from networks import NETWORKS
 
+UNIT = "vpu0"
 NAMES = ("plain", "residual", "inverted_residual", "unet", "dense_block")
 GRID = GridSpec(layers=(LayerGrid(op="Relu", shapes=tuple((1, 8, side, side) for side in range(8, 40, 2))),))
 
@@ -37,13 +45,14 @@ def board(*, overlapping: bool = False) -> NpuDevice:
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], tuple[Model, ...]]:
+def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int], tuple[Model, ...]]:
     """Small networks stand for the built-in ones."""
 
     def networks(seed: int = 0) -> tuple[Model, ...]:
         return tuple(NETWORKS[name]() for name in NAMES)
 
     monkeypatch.setattr(measuring, "audit_networks", networks)
+    monkeypatch.setenv("FRAMEFIT_CACHE", str(tmp_path / "cache"))
     return networks
 
 
@@ -172,3 +181,126 @@ def test_the_built_in_networks_differ() -> None:
         weights = [layer.parameter_bytes for layer in model.layers]
         assert 5e6 < sum(weights) < 40e6
         assert max(weights) < 1 << 20
+
+
+class Machine:
+    """A board that is a real one as far as anyone can tell: its clock jumps, but it is not a simulation.
+
+    Attributes:
+        speed: from the time in ns to how many times as long launches take.
+        excess: how many times as long networks take, beside their layers alone.
+    """
+
+    def __init__(self) -> None:
+        self._inner = board()
+        self.speed: Callable[[int], float] = lambda now_ns: 1.0  # noqa: ARG005
+        self.excess = 1.0
+        self.capabilities = dataclasses.replace(self._inner.capabilities, simulated=False)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def compile(self, segment: Model, unit: str, label: str) -> Any:
+        """As the device does; networks are told from layers by their size."""
+        inner, network = self._inner.compile(segment, unit, label), len(segment.nodes) > 8
+        return SimpleNamespace(bind=lambda tensors: (inner.bind(tensors), network))
+
+    def submit(self, binding: Any) -> Completion:
+        """Launch, and wait for as long as it takes more."""
+        inner, network = binding
+        done = self._inner.submit(inner)
+        beyond_ns = (self.excess - 1) * (done.duration_ns - self._inner.target.host.inference_ns) if network else 0.0
+        finished_ns = done.started_ns + round(self.speed(done.started_ns) * (done.duration_ns + beyond_ns))
+        self._inner.clock.sleep_until_ns(finished_ns)
+        return Completion(done.started_ns, finished_ns)
+
+
+def test_a_calibration_is_stored_and_used(few: object) -> None:
+    """A later table has no network measured beside its model, and the correction of the day before."""
+    machine = Machine()
+    machine.excess = 1.2
+    correction = calibrate(target=machine, repeats=10)
+    assert correction.refused == ()
+    assert correction.audit is not None
+    assert correction.audit.correction.class_factors["convolution"] == pytest.approx(1.2, rel=0.05)
+    assert correction.date.endswith("+00:00")
+    model = NETWORKS["attention"]()
+    table = measure(model, target=machine, repeats=10)
+    assert table.audit is not None
+    assert [one.name for one in table.audit.networks] == [*NAMES, "attention"]
+    assert {run.digest for run in table.runs if run.role == "network"} == {model.digest}
+    assert not any("calibra" in warning for warning in table.warnings)
+
+
+def test_a_measurement_stores_the_correction_that_it_lacks(few: object) -> None:
+    """The networks are measured once; the model itself is not among those that are stored."""
+    machine = Machine()
+    first = measure(NETWORKS["attention"](), target=machine, repeats=10)
+    second = measure(NETWORKS["lstm"](), target=machine, repeats=10)
+    assert sum(run.role == "network" for run in first.runs) == len(NAMES) + 1
+    assert sum(run.role == "network" for run in second.runs) == 1
+    assert second.audit is not None
+    assert [one.name for one in second.audit.networks] == [*NAMES, "lstm"]
+
+
+def test_two_launches_show_that_a_device_has_changed(few: object) -> None:
+    """Slower in all alike, the correction stays and a warning names it; networks alone, it is made anew."""
+    machine = Machine()
+    date = calibrate(target=machine, repeats=10).date
+    machine.speed = lambda now_ns: 1.5  # noqa: ARG005
+    slower = measure(NETWORKS["attention"](), target=machine, repeats=10)
+    assert sum(run.role == "network" for run in slower.runs) == 1
+    assert any(f"1.50 times as long as during the calibration of {date}" in text for text in slower.warnings)
+    machine.speed, machine.excess = lambda now_ns: 1.0, 1.5  # noqa: ARG005
+    other = measure(NETWORKS["attention"](), target=machine, repeats=10)
+    assert sum(run.role == "network" for run in other.runs) == len(NAMES) + 1
+    assert any("the stored correction is not applied" in text for text in other.warnings)
+
+
+def test_a_calibration_at_another_speed_is_refused(few: object) -> None:
+    """Nothing is replaced; with force it is."""
+    machine = Machine()
+    first = calibrate(target=machine, repeats=10)
+    machine.speed = lambda now_ns: 1.3  # noqa: ARG005
+    refused = calibrate(target=machine, repeats=10)
+    assert "the reference launch takes 1.30 times as long" in refused.refused[0]
+    assert refused.earlier == first.date
+    assert stored_correction(machine, UNIT) == first
+    assert calibrate(target=machine, repeats=10, force=True).refused == ()
+
+
+def test_slow_rounds_are_repeated_or_refused(few: object) -> None:
+    """Eight of twenty rounds that something slows down are measured again; where it goes on, nothing is stored."""
+    machine = Machine()
+    begun_ns = machine.clock.now_ns()
+    calibrate(target=machine, repeats=100)
+    took_ns = machine.clock.now_ns() - begun_ns
+    ends_ns = machine.clock.now_ns() + 0.5 * took_ns
+    machine.speed = lambda now_ns: 1.6 if now_ns < ends_ns else 1.0
+    repeated = calibrate(target=machine, repeats=100)
+    assert any(re.match(r"\d+ of 20 rounds were slow and were measured again", text) for text in repeated.warnings)
+    assert repeated.refused == ()
+    slow_ns = machine.clock.now_ns() + 0.3 * took_ns
+    machine.speed = lambda now_ns: 1.6 if now_ns > slow_ns else 1.0
+    refused = calibrate(target=machine, repeats=100)
+    assert any("rounds were slow, after 3 attempts, too" in text for text in refused.refused)
+    assert stored_correction(machine, UNIT) == repeated
+
+
+def test_a_correction_that_leaves_too_great_an_error_is_not_applied(few: object) -> None:
+    """Networks that have nothing in common: the sum stands, and the table says why."""
+    machine = Machine()
+    random = np.random.default_rng(0)
+    models = [network() for network in NETWORKS.values()]
+    plain = measure(models[0], target=machine, audit="none", repeats=5)
+    assert plain.correction is None
+    rows = [
+        AuditedNetwork(
+            name=str(place), measured_ns=round(1e6 * random.uniform(0.4, 3)), plain_sum_ns=10**6, overhead_ns=0,
+            class_ns={"convolution": 1e6}, nodes=10, digest=str(place),
+        )
+        for place in range(6)
+    ]  # fmt: skip
+    found = audit.with_audit(plain, [], UNIT, rows)
+    assert (found.correction, found.audit) == (None, None)
+    assert "not corrected: networks left out of the fit differ by" in found.warnings[-1]

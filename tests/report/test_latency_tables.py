@@ -9,7 +9,16 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
-from framefit.core.latency_table import Correction, LatencyEntry, LatencyTable, Overhead, compared
+from framefit.core.latency_table import (
+    AdditivityAudit,
+    AuditedNetwork,
+    Correction,
+    LatencyEntry,
+    LatencyTable,
+    MachineCorrection,
+    Overhead,
+    compared,
+)
 from framefit.core.run_record import LatencyEstimate, LayerLatency
 from framefit.report.terminal import view
 
@@ -97,6 +106,28 @@ def test_a_table() -> None:
     assert "1x3x8x8 float32 -> 1x4x8x8 float32; kernel 3x3" in row
     assert row.split()[:9] == ["Conv", "vpu0", "10", "us", "±", "1.0", "%", "3", "measured"]
     assert "the machine drifted" in text
+
+
+def test_a_calibration() -> None:
+    """The correction and the networks, the worst of them too; a refused one says why, and what stays in use."""
+    network = AuditedNetwork(
+        name="net", measured_ns=110_000, plain_sum_ns=99_000, overhead_ns=1000, corrected_ns=108_000, left_out_ns=99_000
+    )
+    assert TABLE.correction is not None
+    audit = AdditivityAudit(
+        correction=TABLE.correction, terms=("node_ns",), networks=(network,), plain_error_ratio=0.09,
+        left_out_error_ratio=0.05, greatest_error_ratio=0.1,
+    )  # fmt: skip
+    correction = MachineCorrection(
+        target="cpu", unit="cpu1", fingerprint={}, date="2026-01-02T03:04:05+00:00", launches_ns={}, audit=audit
+    )
+    text = " ".join(shown(view(correction)).split())
+    assert text.startswith("CALIBRATED cpu, unit cpu1, 2026-01-02")
+    assert "0.970 x layers of class convolution" in text
+    assert "of the worst of these 10.0 %" in text
+    refused = replace(correction, audit=None, refused=("9 of 20 rounds were slow",), earlier="2025-01-01")
+    text = " ".join(shown(view(refused)).split())
+    assert text.startswith("REFUSED 9 of 20 rounds were slow. So that of 2025-01-01 stays in use.")
 
 
 def test_a_comparison() -> None:

@@ -20,7 +20,7 @@ from framefit.core.tree_results import TreeifyOptions
 from framefit.devices.settings import CyclesSettings
 from framefit.errors import InputError
 from framefit.fit.settings import FitOptions
-from framefit.latency.settings import EstimateSettings, MeasureSettings
+from framefit.latency.settings import CalibrateSettings, EstimateSettings, MeasureSettings
 from framefit.profiling.settings import InjectLossSettings
 from framefit.trees.settings import RtlSettings
 from framefit.workflows.settings import (
@@ -133,6 +133,26 @@ def measure(given: dict[str, Any], screen: MeasureScreen) -> int:
         table = measure(**given, stop=interrupt, notify=progress, on_round=progress.rounds)
     show_json(table) if screen.json else show(view(table))
     return 130 if interrupt.asked else 0
+
+
+@_command(CalibrateSettings, Screen)
+def calibrate(given: dict[str, Any], screen: Screen) -> int:
+    """Measure and store what whole networks take on a device beyond the sum of their layers.
+
+    Once a device, on a quiet one: later tables of this device are corrected by it, after a check of two short launches.
+    A disturbed calibration is refused (exit code 1), and an earlier one stays in use.
+
+    Example: framefit calibrate
+
+    Example: framefit calibrate detector.onnx --target board.toml
+    """
+    from framefit.latency.measure import calibrate
+    from framefit.report.terminal import view
+
+    with Interrupt() as interrupt, Progress() as progress:
+        correction = calibrate(**given, stop=interrupt, notify=progress, on_round=progress.rounds)
+    show_json(correction) if screen.json else show(view(correction))
+    return 130 if interrupt.asked else 1 if correction.refused else 0
 
 
 @_command(EstimateSettings, Screen)

@@ -28,6 +28,7 @@ __all__ = [
     "EntryComparison",
     "LatencyEntry",
     "LatencyTable",
+    "MachineCorrection",
     "MeasuredFusion",
     "MeasuredRun",
     "Overhead",
@@ -313,6 +314,30 @@ class LatencyTable(Record, kw_only=True, dict=True):
     def units(self) -> tuple[str, ...]:
         """Units of its entries, in order."""
         return tuple(dict.fromkeys(entry.unit for entry in self.entries))
+
+
+class MachineCorrection(Record, kw_only=True):
+    """What ``framefit calibrate`` found on one unit of a device, by which later tables of it are corrected.
+
+    Attributes:
+        date: of the campaign, UTC, ISO 8601.
+        launches_ns: of the reference and of a small network, by which later launches are compared.
+        audit: the correction, and the networks of its fit; ``None``: it was refused before there was one.
+        refused: why it was not stored; empty: it was.
+        earlier: date of the correction that stays in use where this one is refused; "": there is none.
+        warnings: reasons why figures are uncertain, each with a remedy.
+    """
+
+    schema_version: int = 1
+    target: str
+    unit: str
+    fingerprint: dict[str, Value]
+    date: str
+    launches_ns: dict[str, float]
+    audit: AdditivityAudit | None
+    refused: tuple[str, ...] = ()
+    earlier: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 class EntryComparison(Record, kw_only=True):

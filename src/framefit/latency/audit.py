@@ -16,20 +16,28 @@ The networks that are audited where the user names none differ in what a sum of 
 the number of nodes for their time; those of real size have 5 to 40 MB of weights in layers that each fit a core's own
 cache of 1 MiB. Blocks have few sizes and networks share layers, so that few distinct layers have to be measured for
 them. Weights are random.
+
+The correction belongs to the machine: it is stored under the device's fingerprint, with the durations of two launches
+by which it is checked each time that it is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.latency_table import AdditivityAudit, AuditedNetwork, Correction, LatencyTable
+from framefit.core.files import cache_folder, read_record
+from framefit.core.latency_table import AdditivityAudit, AuditedNetwork, Correction, LatencyTable, MachineCorrection
 from framefit.core.model import GraphBuilder, Model
+from framefit.devices.device import Device
 from framefit.errors import InputError
 from framefit.latency.estimate import Estimator
+from framefit.latency.rounds import Rounds
 from framefit.latency.terms import CLASSES, class_sums, layers_digest, terms_of
 from framefit.stats import huber_weights
 
@@ -41,6 +49,7 @@ _ITERATIONS = 20
 _SCATTER = 0.04  # of a network's latency: the prior of what no term explains
 _COMMON, _OWN = 0.3, 0.05  # prior standard deviations of factors around 1: what classes share, what each one has
 _SHARE = 0.3  # the same, of the part of a usual network's latency that nodes or weights take
+MOST_ERROR = 0.1  # standard deviation of left-out networks: a correction that is worse is not applied
 _LEAST_ERROR = 0.005  # the error of an audit of few networks is not stated as less
 _TERMS = (*CLASSES, "weight_ns_per_byte", "node_ns")
 
@@ -187,7 +196,8 @@ def with_audit(
     """The table with the correction fitted to whole networks, or with a warning that says why there is none.
 
     Networks (fused groups as layers, and ns of a launch) are left out where one of their layers could not be
-    measured. ``known`` ones were measured before, on this machine.
+    measured. ``known`` ones were measured before, on this machine. A correction that leaves too great an error is not
+    applied.
     """
     estimator = Estimator(msgspec.structs.replace(table, correction=None), unit)
     networks, reasons = {network.digest: network for network in known}, []
@@ -203,7 +213,65 @@ def with_audit(
     except InputError as error:
         why = "; ".join([error.what, *reasons])
         return msgspec.structs.replace(table, warnings=(*table.warnings, f"not audited: {why}"))
-    return msgspec.structs.replace(table, correction=result.correction, audit=result)
+    if result.correction.error_ratio <= MOST_ERROR:
+        return msgspec.structs.replace(table, correction=result.correction, audit=result)
+    refused = (
+        f"not corrected: networks left out of the fit differ by {100 * result.correction.error_ratio:.0f} % (at most "
+        f"{100 * MOST_ERROR:.0f} %): stop other programs (framefit doctor), and measure again"
+    )
+    return msgspec.structs.replace(table, correction=None, audit=None, warnings=(*table.warnings, refused))
+
+
+_CHECKED = "audit-residual"  # the network that is launched to compare two days
+_CHECK_ROUNDS, _CHECKS, _WAIT_NS = 5, 3, 2_000_000_000
+SPEED_RATIO = 0.2  # by which a launch may differ from what it took during the calibration
+
+
+def correction_path(device: Device, unit: str) -> Path:
+    """Where the correction of a unit of this device is stored: by its fingerprint."""
+    facts = msgspec.json.encode((device.fingerprint(), unit), order="sorted")
+    return cache_folder() / "corrections" / f"{hashlib.sha256(facts).hexdigest()[:16]}.json"
+
+
+def stored_correction(device: Device, unit: str) -> MachineCorrection | None:
+    """The correction that ``framefit calibrate`` stored; ``None``: there is none, or another version wrote it."""
+    path = correction_path(device, unit)
+    try:
+        return read_record(path, MachineCorrection) if path.is_file() else None
+    except InputError:
+        return None
+
+
+def check_launches(device: Device, unit: str) -> dict[str, float]:
+    """Durations of the reference and of a small network, in ns, measured anew in a fraction of a second."""
+    rounds = Rounds(device, unit, resident=device.capabilities.lowers)
+    network = next(model for model in _small_networks(0) if model.name == _CHECKED)
+    places = {"reference": 0, _CHECKED: rounds.add("network", network)}
+    rounds.measure(_CHECK_ROUNDS)
+    return {name: rounds.median_ns(place) for name, place in places.items()}
+
+
+def check_correction(stored: MachineCorrection, device: Device) -> tuple[bool, str]:
+    """Compare two launches with what they took during the calibration; where they differ, wait and launch them again.
+
+    Returns:
+        Whether the correction still applies: networks and single layers have changed alike; and a warning, or "".
+    """
+    for left in reversed(range(_CHECKS)):
+        launches_ns = check_launches(device, stored.unit)
+        ratio, network = (launches_ns[name] / stored.launches_ns[name] for name in ("reference", _CHECKED))
+        slower, apart = (max(one, 1 / one) - 1 > SPEED_RATIO for one in (ratio, network / ratio))
+        if not slower and not apart:
+            return True, ""
+        if left:
+            device.clock.sleep_until_ns(device.clock.now_ns() + _WAIT_NS)
+    seen = (
+        f"the reference launch takes {ratio:.2f} times as long as during the calibration of {stored.date}, a network "
+        f"{network:.2f} times"
+    )
+    if apart:
+        return False, f"{seen}: the stored correction is not applied; calibrate again (framefit calibrate --force)"
+    return True, f"{seen}: stop other programs (framefit doctor), or calibrate again (framefit calibrate --force)"
 
 
 _SIDE = 48
@@ -213,6 +281,10 @@ _Block = Callable[[GraphBuilder, str], str]
 
 def audit_networks(seed: int = 0) -> tuple[Model, ...]:
     """Make small networks (plain, residual, inverted residual, branched, a decoder), and such of real size."""
+    return (*_small_networks(seed), *_of_real_size(seed))
+
+
+def _small_networks(seed: int) -> Iterator[Model]:
     stages: dict[str, tuple[_Block, tuple[int, ...]]] = {
         "audit-plain": (_plain, (1, 2, 3)),
         "audit-plain-wide": (_plain, (4, 4, 1)),
@@ -221,8 +293,8 @@ def audit_networks(seed: int = 0) -> tuple[Model, ...]:
         "audit-inverted": (_inverted, (1, 2, 4)),
         "audit-branches": (_branches, (2, 2, 3)),
     }
-    staged = [_staged(name, block, depth, seed) for name, (block, depth) in stages.items()]
-    return (*staged, _decoder(seed), *_of_real_size(seed))
+    yield from (_staged(name, block, depth, seed) for name, (block, depth) in stages.items())
+    yield _decoder(seed)
 
 
 def _of_real_size(seed: int) -> list[Model]:

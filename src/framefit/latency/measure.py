@@ -6,15 +6,23 @@ This module decides what a campaign measures, in which order and for how long, f
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from framefit.core.files import read_record, write_record
-from framefit.core.latency_table import LatencyTable, Unmeasured, check_fingerprint, read_table
+from framefit.core.latency_table import (
+    AuditedNetwork,
+    LatencyTable,
+    MachineCorrection,
+    Unmeasured,
+    check_fingerprint,
+    read_table,
+)
 from framefit.core.model import Model, configuration
 from framefit.core.model.builtin import load_model
 from framefit.core.settings import Notify, silent, verb
@@ -22,16 +30,27 @@ from framefit.devices.device import Device
 from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.npu.cycles import unit_named
 from framefit.errors import FramefitError, InputError
-from framefit.latency.audit import LEAST_NETWORKS, audit_networks, with_audit
+from framefit.latency.audit import (
+    LEAST_NETWORKS,
+    SPEED_RATIO,
+    audit,
+    audit_networks,
+    check_correction,
+    check_launches,
+    correction_path,
+    stored_correction,
+    with_audit,
+)
 from framefit.latency.campaign import LEAST_REPEATS, Campaign
 from framefit.latency.estimate import Estimator, open_target
 from framefit.latency.fusion import known_groups, measured_fusions, recorded
 from framefit.latency.interpolation import ShapeChoice
 from framefit.latency.rounds import Rounds
-from framefit.latency.settings import MeasureSettings
+from framefit.latency.settings import CalibrateSettings, MeasureSettings
 from framefit.latency.subjects import GridSpec, Subject, distinct_layers, grid_models, layer_key
+from framefit.latency.terms import layers_digest
 
-__all__ = ["measure"]
+__all__ = ["calibrate", "measure"]
 
 
 _REFINE_SECONDS = 30.0  # by default: a third of the time for a table of a MobileNetV2
@@ -40,11 +59,18 @@ _MORE_SHAPES = 0.25  # of the number that was measured, in each turn
 _TRIED = 3  # launches of each model, to estimate the duration of a measurement
 _OVERHEAD_RUNS = 60  # of auxiliary layers of two kinds
 _WARM_UP = 4  # launches
+_ATTEMPTS = 3  # at rounds that were slow
+_FEW_SLOW, _MOST_SLOW = 0.2, 0.4  # of the rounds: fewer are not used anyway; more spoil the correction
+_PAUSE_NS = 2_000_000_000
 _MISMATCH = 0.03  # of a whole network: layers that add up to something else
 
 
 class _TableBuilder:
-    """Measures layers of models, of audited networks and of a grid on one unit; the device's clock counts from now."""
+    """Measures layers of models, of audited networks and of a grid on one unit; the device's clock counts from now.
+
+    Attributes:
+        grouped: the models that were added, with fused groups as layers.
+    """
 
     def __init__(
         self,
@@ -62,10 +88,12 @@ class _TableBuilder:
         self._as_lowered = device.capabilities.lowers and settings.fusions == "device"
         self._begun = device.clock.now_ns()
         self._models: list[Model] = []
-        self._grouped: list[Model] = []
+        self.grouped: list[Model] = []
         self._subjects: dict[str, Subject] = {}
         self._audited: dict[str, Subject] = {}
         self._networks: list[tuple[Model, Model]] = []
+        self._known: tuple[AuditedNetwork, ...] = ()
+        self._disturbed = ""
         self._failed: dict[str, Unmeasured] = {}
         known = None if earlier is None else earlier.fusions
         self._fusions = list(known or ())  # those of the first model that had a pair are used
@@ -75,9 +103,17 @@ class _TableBuilder:
         """Add a model's layers."""
         grouped, subjects, failed = self._layers(model)
         self._models.append(model)
-        self._grouped.append(grouped)
+        self.grouped.append(grouped)
         self._subjects |= {subject.key: subject for subject in subjects if subject.key not in self._subjects}
         self._failed |= {str((layer.op, layer.configuration)): layer for layer in failed}
+
+    def correct_by(self, stored: MachineCorrection) -> bool:
+        """Correct the table by networks that were measured before; false: the device has changed since then."""
+        applies, warning = check_correction(stored, self._device)
+        self._warnings += [warning] * bool(warning)
+        if applies and stored.audit is not None:
+            self._known = stored.audit.networks
+        return applies
 
     def audit(self, kept: Sequence[Model]) -> None:
         """Add networks to measure whole, with their layers, if there is enough time."""
@@ -130,28 +166,52 @@ class _TableBuilder:
             failed=self._failed.values(),
         )
         wholes = self._whole_runs(campaign, self._networks)
-        own = self._whole_runs(campaign, list(zip(self._models, self._grouped, strict=True)))
+        own = self._whole_runs(campaign, list(zip(self._models, self.grouped, strict=True)))
         if self._earlier is not None:
             campaign.rounds.take_over(self._earlier.runs)
         self._notify(f"measuring {len(layers)} layers")
         complete = campaign.measure(stop=self._ended, on_round=self._on_round)
+        if self._networks and complete:
+            complete = self._repeat_slow(campaign)
         table = campaign.table(settings.overhead)
         if adaptive and complete:
             table, complete = self._grown(campaign, table, choice, len(first), most)
         if settings.repeats is None and complete:
             table = self._refined(campaign, table)
-        if self._networks and table.entries:
+        if (self._networks or self._known) and table.entries and not self._disturbed:
             rounds = campaign.rounds
             measured = [
                 (network, rounds.median_ns(place))
                 for network, place in (*wholes, *own)
                 if len(rounds.runs[place].samples_ns)
             ]
-            table = with_audit(table, measured, self._unit)
+            table = with_audit(table, measured, self._unit, self._known)
         if table.entries and settings.fusions == "measured":
             self._warnings += _mismatches(table, self._unit, own, campaign.rounds)
         fusions = tuple(self._fusions) if settings.fusions == "measured" else None
         return msgspec.structs.replace(table, warnings=(*table.warnings, *self._warnings), fusions=fusions)
+
+    def _repeat_slow(self, campaign: Campaign) -> bool:
+        """Wait and repeat slow rounds; say so where many remain. Return whether all launches have their samples."""
+        clock, rounds = self._device.clock, campaign.rounds
+        count = len(rounds.runs[-1].samples_ns)
+        slow = len(rounds.slow_rounds)
+        for attempt in range(_ATTEMPTS):
+            if slow <= _FEW_SLOW * count:
+                return True
+            self._warnings.append(f"{slow} of {count} rounds were slow and were measured again")
+            self._notify(f"{self._warnings[-1]}, after a pause")
+            clock.sleep_until_ns(clock.now_ns() + _PAUSE_NS * 2**attempt)
+            rounds.drop_slow()
+            if not campaign.measure(stop=self._ended, on_round=self._on_round):
+                return False
+            slow = len(rounds.slow_rounds)
+        if slow > _MOST_SLOW * count:
+            self._disturbed = f"{slow} of {count} rounds were slow, after {_ATTEMPTS} attempts, too"
+            self._warnings.append(
+                f"not audited: {self._disturbed}: stop other programs (framefit doctor), and measure again"
+            )
+        return True
 
     def _layers(self, model: Model) -> tuple[Model, tuple[Subject, ...], tuple[Unmeasured, ...]]:
         """The model with fused groups as layers, each configuration once, and the layers that cannot run alone."""
@@ -223,7 +283,7 @@ class _TableBuilder:
         seconds = _REFINE_SECONDS if settings.max_seconds is None else settings.max_seconds
         left = campaign.refine(
             self._begun + round(seconds * 1e9),
-            [_layers_of(grouped) for grouped in (*self._grouped, *(grouped for _, grouped in self._networks))],
+            [_layers_of(grouped) for grouped in (*self.grouped, *(grouped for _, grouped in self._networks))],
             settings.overhead,
             stop=self._ended,
             on_round=self._on_round,
@@ -332,25 +392,114 @@ def measure(
         raise InputError(
             "max_shapes chooses from a grid, but no grid is given", remedy="name one with --grid SPEC.toml"
         )
-    audit = settings.audit if settings.audit is not None else "auto" if models else "none"
-    networks = _networks(audit, seed)
+    named = settings.audit if settings.audit is not None else "auto" if models else "none"
+    builtin = named in ("auto", ["auto"], ("auto",))
+    networks = _networks(named, seed)
     device = open_target(settings.target)
     chosen = unit_named(device.target, settings.unit).name
     earlier = None if earlier_file is None else read_table(earlier_file)
     if earlier is not None and earlier_file is not None:
         check_fingerprint(earlier, device.fingerprint(), earlier_file, "measure into another file")
+    stored = stored_correction(device, chosen) if builtin else None
+    with _quiet(device):
+        builder = _TableBuilder(device, chosen, settings, earlier, stop=stop, notify=notify, on_round=on_round)
+        for model in models:
+            builder.add(model)
+        if stored is not None and builder.correct_by(stored):
+            networks = []
+        builder.audit(networks)
+        table = builder.table(points, settings.max_shapes)
+        if builtin and networks and table.audit is not None and not device.capabilities.simulated:
+            own = {layers_digest(grouped) for grouped in builder.grouped}
+            _calibrated(device, chosen, table, [row for row in table.audit.networks if row.digest not in own], stored)
+    if output is not None:
+        write_record(output, table, force=settings.force or settings.resume)
+    return table
+
+
+@verb(CalibrateSettings, "networks")
+def calibrate(
+    settings: CalibrateSettings,
+    *,
+    stop: Callable[[], bool] | None = None,
+    notify: Notify = silent,
+    on_round: Callable[[int, int], None] | None = None,
+) -> MachineCorrection:
+    """Measure whole networks and their layers, and store how to correct sums of layers on this device.
+
+    The correction is stored under the device's fingerprint. :func:`measure` uses it, after two launches that tell
+    whether the device is still as it was. It is refused, and an earlier one stays in use, where the campaign was
+    disturbed.
+
+    Args:
+        settings: options of the calibration.
+        stop: called between launches; if it returns true, nothing is stored.
+        notify: receives messages on the progress.
+        on_round: receives the number of rounds done and the number in all.
+
+    Raises:
+        InputError: a file, name or key cannot be used.
+        DeviceError: no layer can be measured.
+
+    Example:
+        >>> framefit.calibrate().audit.left_out_error_ratio  # doctest: +SKIP
+        0.021
+    """
+    networks = _networks([*settings.networks, "auto"], settings.seed)
+    device = open_target(settings.target)
+    unit = unit_named(device.target, settings.unit).name
+    measuring = MeasureSettings(repeats=settings.repeats, max_seconds=settings.max_seconds, seed=settings.seed)
+    stored = stored_correction(device, unit)
+    with _quiet(device):
+        builder = _TableBuilder(device, unit, measuring, None, stop=stop, notify=notify, on_round=on_round)
+        builder.audit(networks)
+        table = builder.table([], None)
+        rows = table.audit.networks if table.audit else ()
+        return _calibrated(device, unit, table, rows, None if settings.force else stored)
+
+
+@contextlib.contextmanager
+def _quiet(device: Device) -> Iterator[None]:
+    """Where this thread executes launches: on the device's core, with denormals as zero."""
     with contextlib.ExitStack() as stack:
         if device.capabilities.runs_on_host:
             stack.enter_context(pinned(device.host_core))
             stack.enter_context(flushed_denormals())
-        builder = _TableBuilder(device, chosen, settings, earlier, stop=stop, notify=notify, on_round=on_round)
-        for model in models:
-            builder.add(model)
-        builder.audit(networks)
-        table = builder.table(points, settings.max_shapes)
-    if output is not None:
-        write_record(output, table, force=settings.force or settings.resume)
-    return table
+        yield
+
+
+def _calibrated(
+    device: Device,
+    unit: str,
+    table: LatencyTable,
+    networks: Sequence[AuditedNetwork],
+    earlier: MachineCorrection | None,
+) -> MachineCorrection:
+    """Store the correction by these networks of a table, or refuse it, so that an ``earlier`` one stays."""
+    reasons = [warning for warning in table.warnings if warning.startswith(("not audited", "not corrected"))]
+    result = audit(networks) if networks and not reasons else None
+    launches_ns = check_launches(device, unit)
+    if earlier is not None:
+        ratio = launches_ns["reference"] / earlier.launches_ns["reference"]
+        if max(ratio, 1 / ratio) - 1 > SPEED_RATIO:
+            reasons.append(
+                f"the reference launch takes {ratio:.2f} times as long as during the calibration of {earlier.date}: "
+                "stop other programs (framefit doctor), or calibrate all the same with --force"
+            )
+    correction = MachineCorrection(
+        target=device.target.name,
+        unit=unit,
+        fingerprint=device.fingerprint(),
+        date=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        launches_ns=launches_ns,
+        audit=result,
+        refused=tuple(reasons),
+        earlier="" if earlier is None else earlier.date,
+        warnings=table.warnings,
+    )
+    if not reasons:
+        write_record(correction_path(device, unit), correction, force=True)
+    return correction
 
 
 def _existing(output: str | Path | None, *, force: bool, resume: bool) -> Path | None:

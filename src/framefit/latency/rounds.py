@@ -35,6 +35,7 @@ _BETWEEN_REFERENCES = 8  # launches
 _DRIFTED = 0.05
 _UNSTEADY = 0.10
 _SPREAD = 0.05
+_SLOW, _QUICK = 1.1, 0.1  # of a quick round's time; which quantile that is
 _REFERENCE = TensorInfo(name="x", dtype="float32", shape=(1, 16, 32, 32))
 _REPLICATES = 200
 _PROBES = 40  # launches of the reference, to find the clock's step
@@ -95,6 +96,8 @@ class Rounds:
         self.runs: list[Run] = []
         self.drift_ratio = 0.0
         """Range of the device's speed during the measurement."""
+        self.slow_rounds: list[int] = []
+        """Rounds of the latest call of :meth:`measure` that something slowed down, counted from its end, below 0."""
         self.step_ns = 0.0
         """Step of the device's clock where it is too coarse for medians; else 0."""
         self._device, self._resident = device, resident
@@ -106,6 +109,7 @@ class Rounds:
         self._wait_ns = 0.0  # before a launch begins, at most
         self._probed = False
         self._places: dict[str, int] = {}
+        self._quick_ns: dict[int, float] = {}
         self._reference = self.add("reference", with_auxiliary(_REFERENCE, [Auxiliary(kind="avgpool")]))
 
     def add(self, role: str, model: Model, before: Callable[[], None] | None = None) -> int:
@@ -177,7 +181,9 @@ class Rounds:
             on_round=on_round,
         )
         launches = np.asarray([timing.samples_ns for timing in timings], np.float64)
-        samples = launches.reshape(len(order), -1, self._settling + RUNS)[:, :, self._settling :]
+        launches = launches.reshape(len(order), -1, self._settling + RUNS)
+        self.slow_rounds = self._slow(launches.sum(axis=(0, 2)), len(order))
+        samples = launches[:, :, self._settling :]
         is_reference = np.asarray([run is reference for run in order])
         speeds = self._speeds(samples[is_reference], np.flatnonzero(is_reference), len(order))
         if not self._resident:
@@ -188,6 +194,13 @@ class Rounds:
         turns = samples[is_reference].transpose(1, 0, 2).reshape(-1, RUNS)
         reference.samples_ns = np.concatenate([reference.samples_ns, turns])
         return bool(samples.shape[1] == missing)
+
+    def drop_slow(self) -> None:
+        """Forget the slow rounds of a measurement of all runs."""
+        for place, run in enumerate(self.runs):
+            if place != self._reference:
+                run.samples_ns = np.delete(run.samples_ns, self.slow_rounds, axis=0)
+        self.slow_rounds = []
 
     def round_ns(self, places: Collection[int]) -> float:
         """Duration of a round of these runs, including the reference's turns."""
@@ -274,6 +287,14 @@ class Rounds:
             )
             for run in self.runs
         )
+
+    def _slow(self, totals_ns: Floats, launches: int) -> list[int]:
+        """Rounds that took longer than the quick ones, of any call with as many launches; the last round is -1."""
+        if not len(totals_ns):
+            return []
+        quick_ns = min(float(np.quantile(totals_ns, _QUICK)), self._quick_ns.get(launches, math.inf))
+        self._quick_ns[launches] = quick_ns
+        return (np.flatnonzero(totals_ns > _SLOW * quick_ns) - len(totals_ns)).tolist()
 
     def _clock_step_ns(self) -> float:
         """The step of the device's clock; 0 where it is fine beside the noise.

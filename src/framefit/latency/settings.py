@@ -1,4 +1,4 @@
-"""Options of ``framefit measure`` and ``framefit estimate``."""
+"""Options of ``framefit measure``, ``framefit calibrate`` and ``framefit estimate``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from framefit.core.settings import InputConstants, InputShapes, ModelFile, OverwriteFile, Settings, option
 
-__all__ = ["EstimateSettings", "MeasureSettings"]
+__all__ = ["CalibrateSettings", "EstimateSettings", "MeasureSettings"]
 
 
 class MeasureSettings(Settings, kw_only=True):
@@ -84,6 +84,37 @@ class MeasureSettings(Settings, kw_only=True):
     )
     resume: Annotated[bool, option("Continue the measurement whose table is at --output.")] = False
     force: OverwriteFile = False
+    seed: Annotated[int, option("Random seed for weights, inputs and resampling.", ge=0)] = 0
+
+
+class CalibrateSettings(Settings, kw_only=True):
+    """Options of ``framefit calibrate``."""
+
+    networks: Annotated[
+        Any,
+        option(
+            "Network of your own to calibrate by, beside the built-in ones.",
+            python="models",
+            argument=True,
+            metavar="MODEL",
+            many=True,
+        ),
+    ] = ()
+    target: Annotated[
+        Any,
+        option("Built-in target, or path of a target.toml.", python="a target, or an open device", metavar="TARGET"),
+    ] = "cpu"
+    unit: Annotated[str | None, option("Unit of the target (default: its first one).", metavar="UNIT")] = None
+    repeats: Annotated[
+        int | None,
+        option("Samples of every launch (default: 100, and more for layers whose intervals are wide).", ge=1),
+    ] = None
+    max_seconds: Annotated[
+        float | None, option("Stop after this many seconds on the device's clock.", metavar="SECONDS", ge=0)
+    ] = None
+    force: Annotated[
+        bool, option("Replace a stored correction even where the device's speed has changed since then.")
+    ] = False
     seed: Annotated[int, option("Random seed for weights, inputs and resampling.", ge=0)] = 0
 
 

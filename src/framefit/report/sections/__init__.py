@@ -25,6 +25,7 @@ _KINDS = {  # in the order of a page: class of the content, its file here, and i
     "LatencyTable": ("latency", "TABLE"),
     "TableComparison": ("latency", "COMPARISON"),
     "LatencyEstimate": ("latency", "ESTIMATE"),
+    "MachineCorrection": ("latency", "CORRECTION"),
     "CycleReport": ("latency", "CYCLES"),
     "SparsityResult": ("sparsity", "KIND"),
     "TreeifyResult": ("trees", "KIND"),

@@ -12,6 +12,7 @@ from framefit.core.latency_table import (
     EntryComparison,
     LatencyEntry,
     LatencyTable,
+    MachineCorrection,
     TableComparison,
     Value,
     compared,
@@ -168,6 +169,22 @@ def _audit(audit: AdditivityAudit) -> Section:
     )
     figures = ("measured", "sum and overhead", "corrected", "left out")
     return Section("Whole networks", columns(("network",), figures), rows, note[0].upper() + note[1:])
+
+
+def _machine_correction(correction: MachineCorrection, **_: object) -> Description:
+    """What a calibration found, or why it was refused."""
+    if correction.refused:
+        stays = f"that of {correction.earlier} stays in use" if correction.earlier else "nothing is stored"
+        verdict = Verdict("fails", "Refused", f"{'; '.join(correction.refused)}. So {stays}.")
+    else:
+        verdict = Verdict("fits", "Calibrated", f"{correction.target}, unit {correction.unit}, {correction.date}.")
+    blocks: list[Block] = [Sentences("What to know", correction.warnings)] if correction.warnings else []
+    if correction.audit is not None:
+        blocks += [
+            Sentences("Correction", [_correction_sentence(correction.audit.correction)]),
+            _audit(correction.audit),
+        ]
+    return Description(verdict, [], blocks)
 
 
 def _labels(entries: Sequence[LatencyEntry]) -> list[str]:
@@ -375,4 +392,5 @@ TABLE: Kind[LatencyTable] = Kind(
 )
 COMPARISON: Kind[TableComparison] = Kind(noun="comparison", plural="comparisons", describe=_comparison)
 ESTIMATE: Kind[LatencyEstimate] = Kind(noun="estimate", plural="estimates", describe=_estimate)
+CORRECTION: Kind[MachineCorrection] = Kind(noun="calibration", plural="calibrations", describe=_machine_correction)
 CYCLES: Kind[CycleReport] = Kind(noun="cycle report", plural="cycle reports", describe=_cycles)
