@@ -32,7 +32,7 @@ def scores(case: ForeignCase, seeds: range, **options: Any) -> list[ForeignScore
     return results
 
 
-@pytest.mark.parametrize("burst", [1, 5])
+@pytest.mark.parametrize("burst", [1, 5, 20])
 def test_units_of_one_core_are_separate(burst: int) -> None:
     """Units that send their packets on one core and run side by side have a track, and a utilisation, each."""
     found = scores(ForeignCase(overlap=True, burst=burst, inferences=100), range(3))

@@ -7,6 +7,8 @@ precision. Here chains run through the graph of operations, not along a track: a
 little after the latest end that it has to wait for (forwards, the maximum of normal variables after
 Clark, "The greatest of a finite set of random variables", 1961), and an operation that another one
 must have waited for, because nothing else explains its start, ends a little before it (backwards).
+What came from after an operation also tells when the others began that waited for it, so a second pass forwards
+takes what the first one expected of an end, and what all but the operation itself tell of it.
 What was received is a hard bound on everything else: nothing starts before what it waits for has ended.
 
 :class:`Precedence` says what must have ended before an operation starts, within a launch and across launches.
@@ -388,14 +390,43 @@ def tempo_ratios(window: Any, precedence: Any, times: Any) -> Any:
     return ratio, var
 
 
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _latest_end(
+    window: Any, precedence: Any, launch: Any, op: Any, here: Any, mean: Any, var: Any, low: Any, told: Any,
+    deviation: Any,
+) -> Any:  # fmt: skip
+    """Mean, variance and least time of the latest end that an operation waits for, by all but the operation itself.
+
+    Ends with a ``deviation`` have been inferred, and their times are in the window, unless ``told`` names ``here``.
+    """
+    base, tracks = window.base[launch], window.before.shape[1]
+    needs_first = precedence.needs_first[op]
+    m, v, bound = window.released[launch], 0.0, -_HUGE
+    for index in range(tracks + precedence.needs_first[op + 1] - needs_first):
+        if index < tracks:
+            place = _place(precedence.before, window.before, launch, base, op, index)
+        else:
+            place = base + precedence.needs[needs_first + index - tracks]
+        if place >= 0:
+            bound = max(bound, low[place, 1])
+            if deviation[place, 1] > 0.0 and told[place] != here:
+                end, spread = float(window.time[place, 1]), deviation[place, 1]
+                m, v = _maximum_of_normals(end, spread * spread, m, v)
+            else:
+                m, v = _maximum_of_normals(mean[place, 1], var[place, 1], m, v)
+        elif place == -1 and window.carried[index] > -_HUGE:
+            bound = max(bound, window.carried[index])
+            m, v = _maximum_of_normals(float(window.carried[index]), 0.0, m, v)
+    return m, v, bound
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def _infer_forwards(
     window: Any, precedence: Any, times: Any, mean: Any, var: Any, late: Any, spread: Any, low: Any, high: Any,
-    run: Any, since: Any,
+    run: Any, since: Any, told: Any, deviation: Any,
 ) -> None:  # fmt: skip
     """Infer from earlier edges: mean, variance and least time of each edge, and edges lost in a row so far."""
-    before, needs_first, needs, order = precedence.before, precedence.needs_first, precedence.needs, precedence.order
-    earlier, carried, seen, time = window.before, window.carried, window.seen, window.time
+    order, seen, time = precedence.order, window.seen, window.time
     for launch in range(len(window.program)):
         program, base, speed = window.program[launch], window.base[launch], window.tempo[launch]
         first = precedence.first[program]
@@ -416,22 +447,10 @@ def _infer_forwards(
             else:
                 since[own_track] += 1
                 run[here, 0] = since[own_track]
-                m, v, bound = window.released[launch], 0.0, -_HUGE
-                for track in range(earlier.shape[1]):
-                    place = _place(before, earlier, launch, base, op, track)
-                    if place >= 0:
-                        bound = max(bound, low[place, 1])
-                        m, v = _maximum_of_normals(mean[place, 1], var[place, 1], m, v)
-                    elif place == -1 and carried[track] > -_HUGE:
-                        bound = max(bound, carried[track])
-                        m, v = _maximum_of_normals(float(carried[track]), 0.0, m, v)
-                for need in range(needs_first[op], needs_first[op + 1]):
-                    place = base + needs[need]
-                    bound = max(bound, low[place, 1])
-                    m, v = _maximum_of_normals(mean[place, 1], var[place, 1], m, v)
+                m, v, bound = _latest_end(window, precedence, launch, op, here, mean, var, low, told, deviation)
+                low[here, 0] = bound
                 mean[here, 0] = m + times.gap_ns[op] * speed
                 var[here, 0] = v + times.gap_var[op] * speed * speed
-                low[here, 0] = bound
             if seen[here, 1]:
                 mean[here, 1] = low[here, 1] = time[here, 1]
                 since[own_track] = 0
@@ -446,9 +465,12 @@ def _infer_forwards(
 @njit(cache=True, nogil=True, error_model="numpy")
 def _infer_backwards(
     window: Any, precedence: Any, times: Any, mean: Any, var: Any, late: Any, spread: Any, high: Any, run: Any,
-    since: Any,
+    since: Any, told: Any,
 ) -> None:  # fmt: skip
-    """Infer from later edges: ``late``, its variance ``spread`` (inf: nothing known), greatest times, and ``run``."""
+    """Infer from later edges: ``late``, its variance ``spread`` (inf: nothing known), greatest times, and ``run``.
+
+    ``told`` becomes the operation from which ``late`` of an END comes.
+    """
     before, needs_first, needs, order = precedence.before, precedence.needs_first, precedence.needs, precedence.order
     earlier, carried, seen, time = window.before, window.carried, window.seen, window.time
     tracks = earlier.shape[1]
@@ -516,20 +538,21 @@ def _infer_backwards(
                     longer, later = max(target - second_best, 0.0), target - mean[place, 1]
                     waited = longer * longer * (target_var + var[place, 1]) > later * later * (gap_var + others_var)
                 if waited and target_var < spread[place, 1]:
-                    late[place, 1], spread[place, 1] = target, target_var
+                    late[place, 1], spread[place, 1], told[place] = target, target_var, here
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _combine(
-    window: Any, precedence: Any, mean: Any, var: Any, late: Any, spread: Any, low: Any, high: Any, known: Any,
-    followed: Any, deviation: Any,
+    window: Any, precedence: Any, times: Any, mean: Any, var: Any, late: Any, spread: Any, low: Any, high: Any,
+    known: Any, followed: Any, told: Any, deviation: Any,
 ) -> None:  # fmt: skip
     """Weigh what is known from before against what is known from after, within the bounds."""
     before, needs_first, needs, order = precedence.before, precedence.needs_first, precedence.needs, precedence.order
     earlier, carried, seen, time = window.before, window.carried, window.seen, window.time
     tracks = earlier.shape[1]
+    moved = np.zeros(len(seen), np.bool_)  # END's mean is another one than that of the first pass
     for launch in range(len(window.program)):
-        program, base = window.program[launch], window.base[launch]
+        program, base, speed = window.program[launch], window.base[launch], window.tempo[launch]
         first = precedence.first[program]
         for at in range(first, precedence.first[program + 1]):
             op = first + order[at]
@@ -539,8 +562,33 @@ def _combine(
                     known[here, edge] = followed[here, edge] = True
                     deviation[here, edge] = 0.0
                     continue
-                known[here, edge] = mean[here, edge] > _UNKNOWN
-                followed[here, edge] = high[here, edge] < _HUGE
+                known[here, edge], followed[here, edge] = mean[here, edge] > _UNKNOWN, high[here, edge] < _HUGE
+                least = low[here, edge]
+                if edge:
+                    least = max(least, time[here, 0]) if known[here, 0] or followed[here, 0] else least
+                    if known[here, 1]:
+                        mean[here, 1] = mean[here, 0] + times.duration_ns[op] * speed
+                        var[here, 1] = var[here, 0] + times.duration_var[op] * speed * speed
+                else:
+                    again = False
+                    for track in range(tracks):
+                        place = _place(before, earlier, launch, base, op, track)
+                        if place >= 0:
+                            again |= moved[place] or (told[place] >= 0 and told[place] != here)
+                            if known[place, 1] or followed[place, 1]:
+                                least = max(least, time[place, 1])
+                        elif place == -1:
+                            least = max(least, carried[track])
+                    for need in range(needs_first[op], needs_first[op + 1]):
+                        place = base + needs[need]
+                        again |= moved[place] or (told[place] >= 0 and told[place] != here)
+                        if known[place, 1] or followed[place, 1]:
+                            least = max(least, time[place, 1])
+                    if again and known[here, 0]:
+                        m, v, _ = _latest_end(window, precedence, launch, op, here, mean, var, low, told, deviation)
+                        mean[here, 0] = m + times.gap_ns[op] * speed
+                        var[here, 0] = v + times.gap_var[op] * speed * speed
+                        moved[here] = not seen[here, 1]
                 if known[here, edge] and spread[here, edge] < np.inf:
                     part = var[here, edge] / (var[here, edge] + spread[here, edge])
                     value = mean[here, edge] + part * (late[here, edge] - mean[here, edge])
@@ -552,21 +600,6 @@ def _combine(
                 else:
                     followed[here, edge], deviation[here, edge] = False, 0.0
                     continue
-                least = low[here, edge]
-                if edge:
-                    least = max(least, time[here, 0]) if known[here, 0] or followed[here, 0] else least
-                else:
-                    for track in range(tracks):
-                        place = _place(before, earlier, launch, base, op, track)
-                        if place >= 0:
-                            if known[place, 1] or followed[place, 1]:
-                                least = max(least, time[place, 1])
-                        elif place == -1:
-                            least = max(least, carried[track])
-                    for need in range(needs_first[op], needs_first[op + 1]):
-                        place = base + needs[need]
-                        if known[place, 1] or followed[place, 1]:
-                            least = max(least, time[place, 1])
                 time[here, edge] = min(max(np.int64(round(value)), least), high[here, edge])
                 # whatever contradicts itself among what was received
                 if edge and (known[here, 0] or followed[here, 0]):
@@ -576,12 +609,14 @@ def _combine(
 def infer_edges(window: Window, precedence: Precedence, times: Times) -> InferredEdges:
     """Infer the times of all edges that were not received, and write them to ``time`` of the window."""
     shape, tracks = window.seen.shape, window.before.shape[1]
-    mean, var, late, spread, deviation = np.empty((5, *shape))
+    mean, var, late, spread = np.empty((4, *shape))
+    deviation, told = np.zeros(shape), np.full(len(window.seen), -1, np.int64)  # nothing is inferred yet
     low, high, run = np.empty((3, *shape), np.int64)
     known, followed = np.empty((2, *shape), np.bool_)
-    _infer_forwards(window, precedence, times, mean, var, late, spread, low, high, run, np.zeros(tracks, np.int64))
-    _infer_backwards(window, precedence, times, mean, var, late, spread, high, run, np.zeros(tracks, np.int64))
-    _combine(window, precedence, mean, var, late, spread, low, high, known, followed, deviation)
+    since = np.zeros((2, tracks), np.int64)
+    _infer_forwards(window, precedence, times, mean, var, late, spread, low, high, run, since[0], told, deviation)
+    _infer_backwards(window, precedence, times, mean, var, late, spread, high, run, since[1], told)
+    _combine(window, precedence, times, mean, var, late, spread, low, high, known, followed, told, deviation)
     return InferredEdges(deviation, low, high, run, known, followed)
 
 
