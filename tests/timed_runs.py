@@ -7,18 +7,20 @@ runs are compared with.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 from framefit import Timetable
 from framefit.core.grid import Grid
 from framefit.devices.device import ModelledDevice
 from framefit.execution.execution import TimedExecution
-from framefit.runtime.channel import FrameChannel
+from framefit.runtime.channel import FrameChannel, unit_mailboxes
 from framefit.runtime.events import Events
-from framefit.runtime.job import Job, ReadModel, connect_reader, model_jobs
+from framefit.runtime.job import Job, model_jobs, reading_job
 from framefit.runtime.loop import Dispatcher, Service, instants
+from framefit.runtime.reading import FrameObserver, ReadModel, ResultDelivery, result_streams
 from framefit.runtime.streams import Feed
-from framefit.runtime.units import MakeService, UnitGroup, assign_units
+from framefit.runtime.units import MakeService, UnitGroup, assign_units, stage_ports
 
 __all__ = ["timed_dispatcher", "timed_group"]
 
@@ -92,14 +94,24 @@ def timed_group(
     whole = _jobs(timetable, device, queues or {}, every or {}, deadlines_ns or {}, frames or {}, events or {})
     for model, (job, _) in zip(timetable.models, whole, strict=True):
         job.feed.streams = (streams or {}).get(model.name, frozenset())
-    jobs = {
-        model.name: model_jobs(job, model, execution.in_stages(model), model.slots)
-        for model, (job, execution) in zip(timetable.models, whole, strict=True)
-    }
-    for model in timetable.models:
-        if model.after:
-            connect_reader(jobs[model.name][0], [ReadModel(jobs[name], timetable.model(name)) for name in model.after])
-    return UnitGroup(device, device.clock, assign_units(timetable, list(jobs.values()), service), grid)
+    observers: dict[str, list[FrameObserver]] = {model.name: [] for model in timetable.models}
+    used = {segment.unit for model in timetable.models for segment in model.segments}
+    mailboxes = unit_mailboxes(device.clock, [unit for unit in timetable.units if unit in used])
+    ports = dict(zip((model.name for model in timetable.models), stage_ports(timetable, mailboxes), strict=True))
+    jobs: dict[str, list[Job]] = {}
+    for model, (job, execution) in zip(timetable.models, whole, strict=True):
+        read = [ReadModel(timetable.model(name)) for name in model.after]
+        streams = result_streams(read, job.input.slots, job.frames)
+        for source, (name, stream) in enumerate(zip(model.after, streams, strict=True)):
+            delivery = ResultDelivery(device, ports[name][-1].unit, ports[model.name][0], stream, source)
+            observers[name].append(delivery)
+        observed = dataclasses.replace(job, observers=observers[model.name])
+        if read:
+            observed = reading_job(observed, [jobs[name][0] for name in model.after], read, streams)
+        executions = execution.in_stages(model)
+        jobs[model.name] = model_jobs(observed, model, executions, model.slots, device, ports[model.name])
+    assignments = assign_units(timetable, list(jobs.values()), service)
+    return UnitGroup(device, device.clock, assignments, grid, mailboxes=mailboxes)
 
 
 def _jobs(

@@ -19,10 +19,11 @@ from framefit.core.timetable import PlannedModel
 from framefit.core.workload import WhenFull
 from framefit.devices.clock import RealClock
 from framefit.execution.execution import Execution
-from framefit.runtime.channel import FrameChannel
-from framefit.runtime.job import Job, ReadModel, connect_reader, stage_jobs
+from framefit.runtime.channel import FrameChannel, Port, unit_mailboxes
+from framefit.runtime.job import Job, reading_job, stage_jobs
 from framefit.runtime.log import FrameOutcome, LaunchLog
 from framefit.runtime.loop import Dispatcher
+from framefit.runtime.reading import FrameObserver, ReadModel, ResultDelivery, ResultStream, result_streams
 from framefit.runtime.recovery import FindTarget
 from framefit.runtime.streams import Feed
 from framefit.runtime.units import UnitAssignment, UnitGroup
@@ -108,7 +109,22 @@ def made(
     units = [unit.name for unit in device.target.units]
     assignments: dict[str, list[Job]] = {unit: [] for unit in units}
     reserved: dict[str, list[tuple[int, int]]] = {unit: [] for unit in units}
-    due, found, first = planned(entries, link_ns), {}, 0
+    due, found, first = planned(entries, link_ns), dict[str, list[Job]](), 0
+    used = {unit for entry in entries for unit in entry.units}
+    reads = any(entry.reads for entry in entries)
+    woken = reads and bool(preemptive) and isinstance(device.clock, RealClock)
+    mailboxes = unit_mailboxes(device.clock, [unit for number, unit in enumerate(units) if number in used], woken=woken)
+    ports = {
+        entry.name: [Port(units[unit], mailboxes[units[unit]], number) for unit, number in places]
+        for entry, places in zip(entries, _places(entries), strict=True)
+    }
+    observers: dict[str, list[FrameObserver]] = {entry.name: [] for entry in entries}
+    streams: dict[str, list[ResultStream]] = {}
+    for entry in entries:
+        streams[entry.name] = result_streams([_read(entries, entry, name) for name in entry.reads], entry.queue, 1)
+        for source, (name, stream) in enumerate(zip(entry.reads, streams[entry.name], strict=True)):
+            unit = ports[name][-1].unit
+            observers[name].append(ResultDelivery(device, unit, ports[entry.name][0], stream, source))
     for number, entry in enumerate(entries):
         count = len(entry.units)
         execution = Execution(
@@ -130,18 +146,20 @@ def made(
             feed=entry.feed or Feed(),
             sinks=[(entry.sink, ["number"])],
             every=entry.every,
+            observers=observers[entry.name],
             model=number,
         )
-        stages = stage_jobs(whole, execution.stages(), execution.slots, [16] * len(entry.stages))
+        if entry.reads:
+            read = [_read(entries, entry, name) for name in entry.reads]
+            whole = reading_job(whole, [found[name][0] for name in entry.reads], read, streams[entry.name])
+        between = [16] * len(entry.stages)
+        stages = stage_jobs(whole, execution.stages(), execution.slots, between, device, ports[entry.name])
         found[entry.name] = stages
         for position, ((unit, _), job) in enumerate(zip(entry.stages, stages, strict=True)):
             if entry.priority:
                 reserved[units[unit]].append((due[entry.name, position][0], len(assignments[units[unit]])))
             assignments[units[unit]].append(job)
         first += count
-    for entry in entries:
-        if entry.reads:
-            connect_reader(found[entry.name][0], [_given(found, entries, entry, name) for name in entry.reads])
     group = UnitGroup(
         device,
         device.clock,
@@ -156,16 +174,28 @@ def made(
             for unit, jobs in assignments.items()
         },
         Grid(rate_hz),
+        mailboxes=mailboxes,
         find_target=find_target,
     )
     return group, found
 
 
-def _given(found: Mapping[str, list[Job]], entries: Sequence[Entry], reader: Entry, name: str) -> ReadModel:
+def _places(entries: Sequence[Entry]) -> list[list[tuple[int, int]]]:
+    """Unit and number there of each entry's stages."""
+    counts: defaultdict[int, int] = defaultdict(int)
+    places: list[list[tuple[int, int]]] = []
+    for entry in entries:
+        places.append([])
+        for unit, _ in entry.stages:
+            places[-1].append((unit, counts[unit]))
+            counts[unit] += 1
+    return places
+
+
+def _read(entries: Sequence[Entry], reader: Entry, name: str) -> ReadModel:
     """Both inputs of a model, of one that it reads; of two one each."""
-    execution = found[name][-1].execution
-    assert isinstance(execution, Execution)
-    outputs = [tensor.name for tensor in execution.model.outputs]
+    (giver,) = (entry for entry in entries if entry.name == name)
+    outputs = [tensor.name for tensor in network(len(giver.units)).outputs]
     inputs = {
         "x": (outputs[0], TensorInfo(name="x", dtype="float32", shape=(1, 4))),
         "number": (outputs[1], TensorInfo(name="number", dtype="int64", shape=(1,))),
@@ -173,11 +203,10 @@ def _given(found: Mapping[str, list[Job]], entries: Sequence[Entry], reader: Ent
     if len(reader.reads) > 1:
         own = ["x", "number"][reader.reads.index(name)]
         inputs = {own: inputs[own]}
-    (giver,) = (entry for entry in entries if entry.name == name)
     plan = PlannedModel(
         name=name, role="background", level=0, reasons=(), duration_ns=0, segments=(), result_age_windows=40
     )
-    return ReadModel(found[name], plan, inputs, giver.every)
+    return ReadModel(plan, inputs, giver.every)
 
 
 def fates(run: UnitGroup | Dispatcher, model: int) -> dict[int, FrameOutcome]:

@@ -282,3 +282,15 @@ def test_no_frame_of_a_model_in_stages_is_lost_or_done_twice(
     assert fates(group, 2)[58] == FrameOutcome.DONE
     used = {0: {unit for unit, _ in stages}, 1: {0}, 2: {2}}
     assert {one.model for one in group.migrations} == {model for model, own in used.items() if failing in own}
+
+
+def test_results_of_frames_that_were_under_way_when_their_model_moved() -> None:
+    """What reads the model gets what the stage that finished them computed, not what the new place holds."""
+    entries = [Entry("a", [(1, [MS]), (0, [4 * MS] * 3)], slots=4, queue=4), Entry("b", [(0, [MS])], reads=["a"])]
+    group = run(entries, gone(1, 100 * MS), 60)
+    (migration,) = group.migrations
+    moved_ns = group.release(migration.window)
+    rows = [row for row in group.frames.rows().tolist() if row[0] == 0]
+    finished_later = [frame for _, frame, *_, begun, ended, _ in rows if 0 <= begun < moved_ns < ended]
+    assert finished_later
+    assert all(fates(group, 1)[frame] == FrameOutcome.DONE for frame in finished_later)

@@ -25,23 +25,28 @@ from unit_groups import MS, WINDOW_NS, Entry, assert_sound, fates, launched, mad
 NUMBER = TensorInfo(name="number", dtype="int64", shape=(1,))
 
 
-def supply(copies: int, output: int = 7) -> ResultStream:
-    """Of one tensor that is always the same."""
-    return ResultStream({"number": ("out", NUMBER)}, lambda _: np.full(1, output), copies)
+def supply(copies: int) -> ResultStream:
+    """Of one tensor."""
+    return ResultStream({"number": ("out", NUMBER)}, copies)
+
+
+def seven(name: str) -> np.ndarray:
+    """An output that is always the same."""
+    return np.full(1, 7)
 
 
 def test_copies_are_bounded_and_come_back() -> None:
     """A frame that finds no copy is not given; one that is passed over, dropped or read makes room for another."""
     one = supply(2)
-    assert [one.keep(0), one.keep(1), one.keep(2)] == [True, True, False]
+    assert [one.keep(0, seven), one.keep(1, seven), one.keep(2, seven)] == [True, True, False]
     one.skip(0)
-    assert one.keep(3)
+    assert one.keep(3, seven)
     one.offer(1, 5)
     assert one.has(5)
     assert one.read(5, NUMBER).tolist() == [7]
     one.let_go(5)
     assert not one.has(5)
-    assert one.keep(4)
+    assert one.keep(4, seven)
     assert one.most == 2
 
 
@@ -50,7 +55,7 @@ def test_a_queue_lets_go_what_it_drops_and_what_was_read() -> None:
     one = supply(6)
     queue = FrameChannel(2, buffers=[one])
     for frame in range(3):
-        assert one.keep(frame)
+        assert one.keep(frame, seven)
         one.offer(frame, frame)
         queue.offer(Arrival(frame, frame))
     assert [one.has(frame) for frame in range(3)] == [False, True, True]
@@ -58,7 +63,7 @@ def test_a_queue_lets_go_what_it_drops_and_what_was_read() -> None:
     assert one.has(1)
     assert queue.take()[0] == [Arrival(2, 2)]
     assert [one.has(1), one.has(2)] == [False, True]
-    assert one.keep(3)
+    assert one.keep(3, seven)
     one.offer(3, 3)
     queue.offer(Arrival(3, 3))
     assert [frame.frame for frame in queue.clear()] == [3]
@@ -77,7 +82,7 @@ def test_results_of_one_release_are_read_together() -> None:
     join = ResultJoin([Idle(), Idle()], [0, 1], both)
 
     def add(source: int, frame: int, window: int) -> list[int]:
-        assert both[source].keep(frame)
+        assert both[source].keep(frame, seven)
         return [arrival.frame for arrival, wanted in join.add(source, Arrival(frame, window)) if wanted]
 
     assert add(0, 10, 1) == []
@@ -96,7 +101,7 @@ def test_every_counts_results_or_releases(step: int, taken: list[int]) -> None:
     join = ResultJoin([Idle()], [0], [one], every=2, step=step)
     found = []
     for frame in (0, 4, 6, 8):
-        assert one.keep(frame)
+        assert one.keep(frame, seven)
         for arrival, wanted in join.add(0, Arrival(frame, frame)):
             if wanted:
                 found.append(arrival.frame)

@@ -16,7 +16,7 @@ from framefit.core.grid import Grid
 from framefit.core.policy import Rotation
 from framefit.devices.clock import RealClock
 from framefit.execution.execution import Execution
-from framefit.runtime.channel import FrameChannel
+from framefit.runtime.channel import FrameChannel, Port, unit_mailboxes
 from framefit.runtime.job import Job, Part, stage_jobs
 from framefit.runtime.log import FrameOutcome, LaunchLog
 from framefit.runtime.switching import Drift, Ladder, Rung, Share, TimetableSwitcher
@@ -143,7 +143,13 @@ def made(plan: Plan, device: FakeDevice) -> tuple[UnitGroup, list[Rung], ListSin
     slots = max(way.slots for way in plan.ways)
     estimates = [sum(plan.layers[a : b + 1]) for a, b in executions[0].bounds]
     whole = job(executions[0], first_programs[0], estimates, 2, sink=sink)
-    big = stage_jobs(whole, own[0], slots, [16] * len(plan.stages))
+    mailboxes = unit_mailboxes(device.clock, names)
+    used = [*range(len(PRIORITY)), *(unit for unit, _ in plan.stages)]
+    ports = [
+        Port(names[unit], mailboxes[names[unit]], used[:place].count(unit))
+        for place, unit in enumerate(used[len(PRIORITY) :], len(PRIORITY))
+    ]
+    big = stage_jobs(whole, own[0], slots, [16] * len(plan.stages), device, ports)
     for (unit, _), stage in zip(plan.stages, big, strict=True):
         jobs[unit].append(stage)
     rungs = []
@@ -169,7 +175,7 @@ def made(plan: Plan, device: FakeDevice) -> tuple[UnitGroup, list[Rung], ListSin
         )
         for unit, (name, mine) in enumerate(zip(names, jobs, strict=True))
     }
-    return UnitGroup(device, device.clock, assignments, rungs[0].grid), rungs, sink
+    return UnitGroup(device, device.clock, assignments, rungs[0].grid, mailboxes=mailboxes), rungs, sink
 
 
 def cut(plan: Plan, device: FakeDevice, names: Sequence[str]) -> tuple[list[Execution], list[int]]:

@@ -25,7 +25,7 @@ from framefit.devices.device import random_inputs
 from framefit.devices.host import realtime_priority_permitted
 from framefit.devices.ort import OrtDevice
 from framefit.execution.execution import Execution, greatest_difference
-from framefit.runtime.channel import FrameChannel
+from framefit.runtime.channel import FrameChannel, Port, unit_mailboxes
 from framefit.runtime.job import Job, stage_jobs
 from framefit.runtime.log import FrameLog, FrameOutcome
 from framefit.runtime.streams import Feed
@@ -530,13 +530,17 @@ def test_what_threads_compute_is_what_the_model_computes(name: str, tmp_path: Pa
         model=0,
     )
     assignments: dict[str, list[Job]] = {"cpu0": [], "cpu1": []}
-    for unit, job in zip(units, stage_jobs(whole, staged.stages(), staged.slots, [0] * len(units)), strict=True):
+    mailboxes = unit_mailboxes(device.clock, [unit for unit in assignments if unit in units])
+    ports = [Port(unit, mailboxes[unit], units[:place].count(unit)) for place, unit in enumerate(units)]
+    stages = stage_jobs(whole, staged.stages(), staged.slots, [0] * len(units), device, ports)
+    for unit, job in zip(units, stages, strict=True):
         assignments[unit].append(job)
     group = UnitGroup(
         device,
         device.clock,
         {unit: UnitAssignment(jobs, Rotation(len(jobs))) for unit, jobs in assignments.items()},
         Grid(250),
+        mailboxes=mailboxes,
     )
     group.run(5000)
     reference = Execution(

@@ -20,8 +20,10 @@ from enum import IntEnum
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from framefit.core.workload import WhenFull
-from framefit.devices.clock import RealClock, VirtualClock
+from framefit.devices.clock import Clock, RealClock, VirtualClock
+from framefit.devices.device import Array
 from framefit.runtime.log import FrameOutcome
+from framefit.runtime.sinks import Sink
 from framefit.runtime.streams import Arrival
 
 T = TypeVar("T")
@@ -191,12 +193,11 @@ class FrameChannel(Channel[Arrival]):
         """One thread will offer frames while another one takes them."""
         self._lock = self._lock or threading.Lock()
 
-    def shared(self) -> FrameChannel:
-        """The same frames for another job, which has a limit of its own: whichever takes one first has it."""
-        self.share()
-        other = copy.copy(self)
-        other.limit = None
-        return other
+    def limited(self, limit: FrameLimit | None) -> FrameChannel:
+        """The same frames for a job that begins them as ``limit`` allows; of several jobs, the first one takes each."""
+        channel = copy.copy(self)
+        channel.limit = limit
+        return channel
 
     def refuse_until(self, window: int) -> list[Arrival]:
         """Take no frames that come before a window; returns those that waited, which are dropped."""
@@ -282,10 +283,15 @@ class Mailbox:
 
     Args:
         wakeup: wakes the unit; ``None``: nobody else sends to it while it waits.
+
+    Attributes:
+        messages: that were not read yet.
+        outputs: of frames that are done, which the unit hands to their sinks.
     """
 
     def __init__(self, wakeup: WakeupEvent | None = None) -> None:
         self.messages: deque[Message] = deque()
+        self.outputs: deque[tuple[Sink, int, dict[str, Array]]] = deque()
         self.wakeup = wakeup
 
     def send(self, message: Message) -> None:
@@ -361,3 +367,19 @@ class VirtualWakeup:
     def wait_until_ns(self, time_ns: int, warm_caches: Callable[[], None] | None) -> None:  # noqa: ARG002
         """Let the other units go on."""
         self._clock.rest_until_ns(time_ns)
+
+
+def unit_mailboxes(clock: Clock, units: Sequence[str], *, woken: bool = False) -> dict[str, Mailbox]:
+    """Make the mailboxes of a run's units.
+
+    Args:
+        clock: the run's.
+        units: those that have jobs; in virtual time they take turns in this order.
+        woken: whether a thread that is not the unit's own sends messages, though there is one unit only.
+    """
+    if len(units) < 2 and not woken:
+        return {unit: Mailbox() for unit in units}
+    if isinstance(clock, VirtualClock):
+        return {unit: Mailbox(VirtualWakeup(clock, part)) for part, unit in enumerate(units)}
+    assert isinstance(clock, RealClock)
+    return {unit: Mailbox(ThreadWakeup(clock)) for unit in units}

@@ -1,36 +1,33 @@
 """The jobs of a model: what a unit launches of it, for which frame, and how a frame goes through its stages.
 
 A model on one unit is one :class:`Job`. Where several units run parts of it, each has a job for its stage, and the
-jobs share a :class:`Pipeline`, through which frames go in order. Where a model has several replicas, each has jobs of
-its own, and they share :class:`Replicas`: frames go to whichever is free, and leave in order. What happens when a frame
-of a job ends stands in ``Dispatcher._complete`` and ``Dispatcher.abort_frame`` in ``loop.py``; which messages other
-stages get then, in the pipeline.
+jobs are made by a :class:`Pipeline`, through which frames go in order. Where a model has several replicas, each has
+jobs of its own, made by :class:`Replicas`: frames go to whichever is free, and leave in order. What happens when a
+frame of a job ends stands in ``Dispatcher._complete`` and ``Dispatcher.abort_frame`` in ``loop.py``; which messages
+other stages get then, in the pipeline. Units and numbers of all jobs (their ports) are known before the first is made.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
 
 from framefit.core.model import TensorInfo
 from framefit.core.timetable import PlannedModel
 from framefit.core.workload import OnError
 from framefit.devices.clock import Clock
 from framefit.devices.device import Array, Device
-from framefit.execution.buffers import copies_of
 from framefit.execution.execution import Launchable
 from framefit.execution.streams import Stream
 from framefit.runtime.channel import Dropped, FrameChannel, FrameLimit, Mailbox, Message, MessageKind, Port
 from framefit.runtime.events import Events
-from framefit.runtime.reading import ResultJoin, ResultStream
+from framefit.runtime.reading import FinishedFrame, FrameObserver, ReadModel, ResultJoin, Results, ResultStream
 from framefit.runtime.sinks import Sink
-from framefit.runtime.streams import Arrival, Feed, SharedStream
+from framefit.runtime.streams import Arrival, Feed
 
-Results = Callable[[Sequence[str] | None], dict[str, Array]]  # names (None: all) -> outputs of a frame
 _NEVER = 1 << 62  # a window
 
 
@@ -57,21 +54,7 @@ class Part:
     slots: int = 1
 
 
-class FrameObserver(Protocol):
-    """Follows a model's frames; called by the thread that completes them, at once."""
-
-    def frame_finished(self, arrivals: Sequence[Arrival], started_ns: int, finished_ns: int, results: Results) -> None:
-        """A frame is done.
-
-        Args:
-            arrivals: what was in flight.
-            started_ns: begin of the model's first launch for it.
-            finished_ns: end of its last one, or when it could leave, behind earlier frames.
-            results: copies the model's outputs for it; while this is called.
-        """
-
-
-@dataclass
+@dataclass(eq=False)
 class Job:
     """What one unit runs of a model.
 
@@ -89,7 +72,6 @@ class Job:
         model: its number in the log of frames; ``None``: that of the job.
         observers: follow the model's frames.
         join: brings its frames, instead of the feed, where it reads other models.
-        readers: first jobs of the models that read this one.
         pipeline: of the model's stages; ``None``: the job is the whole model.
         position: among the stages.
         begins: first layer of each segment; of no account where there is one timetable.
@@ -113,10 +95,9 @@ class Job:
     sinks: Sequence[tuple[Sink, Sequence[str] | None]] = ()
     every: int = 1
     feed: Feed = field(default_factory=Feed)
-    observers: list[FrameObserver] = field(default_factory=list)
+    observers: Sequence[FrameObserver] = ()
     model: int | None = None
     join: ResultJoin | None = None
-    readers: list[Job] = field(default_factory=list)
     pipeline: Pipeline | None = None
     position: int = 0
     begins: Sequence[int] = (0,)
@@ -162,14 +143,6 @@ class Job:
             return True
         return self.pipeline is not None and not self.position and self.pipeline.in_flight > 0
 
-    @property
-    def has_work(self) -> bool:
-        """Whether a frame is pending here, at models that read this one, or where it has migrated to."""
-        elsewhere = self.readers if self.migrated is None else [*self.readers, self.migrated]
-        if self.replicas is not None and self.replicas.pending:
-            return True
-        return self.pending or any(job.has_work for job in elsewhere)
-
     # Frames that come -----------------------------------------------------------------------------------------------
 
     @property
@@ -189,28 +162,19 @@ class Job:
         return self.input if self.migrated is None else self.migrated.input
 
     def accepts(self, frame: int, turn: int) -> bool:
-        """Whether a frame may come now: it is skipped, or there is room for it.
+        """Whether a frame may come now, as far as this model goes: it is skipped, or there is room for it.
 
         A priority model of ``every`` n has its instants at turns 0, n, 2n, ... of its stream: there only.
         """
         if frame % self.every:
             return True
-        return not (self.queue.full or (self.priority and turn % self.every)) and self.room_behind(self.backlog + 1)
+        return not (self.queue.full or (self.priority and turn % self.every))
 
     @property
     def backlog(self) -> int:
         """Frames that came and are not done, in any stage; of the first one."""
         begun = len(self.in_flight) if self.pipeline is None else self.pipeline.in_flight * self.frames
         return len(self.input) + begun
-
-    def room_behind(self, coming: int) -> bool:
-        """Whether models that read this one have room for all that it will give; ``coming``: frames until then."""
-        for reader in self.readers:
-            assert reader.join is not None
-            results = -(-coming // self.frames) + reader.join.on_the_way
-            if len(reader.input) + results > reader.queue.slots or not reader.room_behind(results + reader.backlog):
-                return False
-        return True
 
     def offer(self, arrival: Arrival) -> Dropped | None:
         """A frame arrives; returns the one that is dropped for it, which may be the same."""
@@ -280,6 +244,15 @@ class Job:
             return self.entry.gives_none(failing)
         return self.join is not None and any(giver.gives_none(failing) for giver in self.join.givers)
 
+    def migrate(self, migrated: MigratedJob) -> None:
+        """From here on a job on another unit takes the model's frames; of the first stage."""
+        if self.pipeline is not None:
+            self.pipeline.successor = migrated
+        queue = self.queue
+        self.migrated = self.outlet.migrated = migrated  # first: what arrives from here on is for the other unit
+        self.input = FrameChannel(queue.slots, queue.when_full, frames=queue.frames)
+        migrated.notify()
+
     @property
     def entry(self) -> Job:
         """The job at which the model's frames wait: of its first stage."""
@@ -328,7 +301,7 @@ class Job:
         self.estimates_ns, self.begins = part.estimates_ns, part.begins
 
 
-@dataclass
+@dataclass(eq=False)
 class MigratedJob(Job):
     """A model's job on a unit to which it has migrated: its frames come to the unit that it ran on before.
 
@@ -366,34 +339,71 @@ class Pipeline:
     Each count is written by one unit only.
 
     Args:
+        job: of the whole model, with its number and the estimates of all segments.
+        executions: what each stage launches.
         slots: frames that may be in flight: so often exist the tensors between stages.
         bytes_between: that each stage but the last hands on.
+        device: knows how long the way to another unit takes.
+        ports: where messages for each stage go.
 
     Attributes:
-        stages: the job of each stage.
+        stages: the job of each stage. The first takes the streams, input and feed, or what the model reads, the last
+            one deadline, sinks, and observers.
+        orders: of each stage but the first.
         started: frames that the first stage has begun.
         most: frames that were in flight at most.
         successor: begins when no frame is in flight any more, on another unit; ``None``: nothing has failed.
     """
 
-    def __init__(self, slots: int, bytes_between: Sequence[int]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        executions: Sequence[Launchable],
+        slots: int,
+        bytes_between: Sequence[int],
+        device: Device,
+        ports: Sequence[Port],
+    ) -> None:
         self.slots = slots
-        self.stages: list[Job] = []
         self.started = 0
         self.most = 0
         self.successor: MigratedJob | None = None
-        self._bytes_between = bytes_between
-        self.orders = [StageOrder(self) for _ in bytes_between]
-        """Of each stage but the first."""
+        self._device, self._ports, self._bytes_between = device, ports, bytes_between
         self._completed = 0
-        self._ports: list[Port] = []
-        self._device: Device | None = None
         self._sent = [0] * len(bytes_between)  # frames that each stage has handed on, or skipped
         self._sent_ns = [0] * len(bytes_between)  # when the last one of them is there
+        self.orders = [StageOrder(self) for _ in executions[1:]]
+        begins = itertools.accumulate((len(execution.labels) for execution in executions), initial=0)
+        self.stages = [
+            self._stage(job, position, execution, begin, position == len(executions) - 1)
+            for position, (execution, begin) in enumerate(zip(executions, begins, strict=False))
+        ]
 
-    def connect(self, device: Device, ports: Sequence[Port]) -> None:
-        """Before the run: where each stage's messages go, and what knows how long the way to another unit takes."""
-        self._device, self._ports = device, list(ports)
+    def _stage(self, job: Job, position: int, execution: Launchable, begin: int, last: bool) -> Job:
+        """The job of a stage whose first segment has this number."""
+        first = not position
+        limit = None if first else self.orders[position - 1]
+        return Job(
+            execution=execution,
+            first_program=job.first_program + begin,
+            priority=job.priority,
+            estimates_ns=job.estimates_ns[begin : begin + len(execution.labels)],
+            deadline_ns=job.deadline_ns,
+            sources=job.sources if first else {},
+            input=job.input.limited(_begin_limit(job, self))
+            if first
+            else FrameChannel(self.slots * job.frames, frames=job.frames, by_message=True, limit=limit),
+            sinks=job.sinks if last else (),
+            every=job.every,
+            feed=job.feed,
+            observers=job.observers if last else (),
+            model=job.model,
+            join=job.join if first else None,
+            pipeline=self,
+            position=position,
+            on_error=job.on_error,
+            replicas=job.replicas,
+        )
 
     @property
     def in_flight(self) -> int:
@@ -419,7 +429,6 @@ class Pipeline:
         """A stage is done with a frame, which the next one needs."""
         position = job.position
         here, there = self._ports[position], self._ports[position + 1]
-        assert self._device is not None
         # A copy begins now, not when the stage starts.
         ready_ns = self._device.arrival_ns(here.unit, there.unit, self._bytes_between[position], finished_ns)
         self._sent[position] = ordinal = self._sent[position] + 1
@@ -552,16 +561,6 @@ class Drained:
         return -1
 
 
-class FinishedFrame(NamedTuple):
-    """A frame of a model that may leave."""
-
-    arrivals: list[Arrival]
-    started_ns: int
-    finished_ns: int
-    results: Results
-    outputs: Sequence[tuple[Sink, dict[str, Array]]]
-
-
 class ReplicaLimit:
     """Allows a replica to begin a frame unless its launches have just failed, or it has no free slot.
 
@@ -596,37 +595,59 @@ class Replicas:
     no frames for a while, or none any more; they go to the others.
 
     Args:
-        stages: jobs of each replica's stages; the first replica's first job gets the model's frames.
+        job: of the whole model, with its number and the estimates of all segments.
+        model: its part in the plan.
+        executions: what the stages launch, one replica after the other.
+        slots: frames of each replica that may be in flight.
+        device: of the run.
+        ports: where messages for each stage go, one replica after the other.
 
     Attributes:
+        stages: the jobs of each replica; the first replica's first job gets the model's frames.
         firsts: the job of each replica's first stage.
         lock: held while frames begin, and while they leave.
-        outputs: where outputs wait for their sinks.
+        outputs: where outputs wait for their sinks: at the first replica's unit.
     """
 
-    def __init__(self, stages: Sequence[Sequence[Job]]) -> None:
-        self.firsts = [jobs[0] for jobs in stages]
+    def __init__(
+        self,
+        job: Job,
+        model: PlannedModel,
+        executions: Sequence[Launchable],
+        slots: int,
+        device: Device,
+        ports: Sequence[Port],
+    ) -> None:
         self.lock = threading.Lock()
-        self.outputs: deque[tuple[Sink, int, dict[str, Array]]] = deque()
-        self._limits = [ReplicaLimit(job.input.limit) for job in self.firsts]
-        self._ports: list[Port] = []
-        self._clock: Clock | None = None
+        self.outputs = ports[0].mailbox.outputs
+        self.stages: list[list[Job]] = []
+        self._ports: list[Port] = []  # of each replica's first job
+        self._clock = device.clock
         self._ordinal = 0
         self._begun: deque[int] = deque()  # newest frame of each launch of the model that has not left, in order
         self._left_ns = -1  # when the last result left
         self._done: dict[int, FinishedFrame | None] = {}  # of these; None: it was given up
-        for job, limit in zip(self.firsts, self._limits, strict=True):
-            job.input.limit = limit
-        for job in (job for jobs in stages for job in jobs):
-            job.replicas = self
-
-    def connect(self, clock: Clock, ports: Sequence[Port]) -> None:
-        """Before the run: the clock, and where messages for each replica's first job go."""
-        self._clock, self._ports = clock, list(ports)
+        job.input.share()
+        begin = 0
+        for replica in model.replicas:
+            end, segment = begin + len(replica.stages), replica.segments[0].index
+            whole = replace(
+                job,
+                execution=executions[begin],
+                first_program=job.first_program + segment,
+                estimates_ns=job.estimates_ns[segment : segment + len(replica.segments)],
+                replicas=self,
+            )
+            between = [stage[-1].boundary_bytes for stage in replica.stages]
+            self.stages.append(stage_jobs(whole, executions[begin:end], slots, between, device, ports[begin:end]))
+            self._ports.append(ports[begin])
+            begin = end
+        self.firsts = [jobs[0] for jobs in self.stages]
+        limits = [first.input.limit for first in self.firsts]
+        self._limits = [limit for limit in limits if isinstance(limit, ReplicaLimit)]
 
     def notify(self, window: int) -> None:
         """A frame has come: replicas on other units may take it; those that rested until this window, too."""
-        assert self._clock is not None
         for limit in self._limits:
             if 0 <= limit.rests_until <= window:
                 limit.rests_until = -1
@@ -650,7 +671,9 @@ class Replicas:
         results: Results = job.execution.results
         if self._begun[0] != frame and job.observers:  # the replica goes on meanwhile
             results = _kept(results(None))
-        self._done[frame] = FinishedFrame(job.in_flight, job.started_ns, finished_ns, results, outputs)
+        self._done[frame] = FinishedFrame(
+            job.in_flight, job.started_ns, finished_ns, job.deadline_ns, job.execution, results, outputs
+        )
         return self._leaving(finished_ns)
 
     def gave_up(self, arrivals: Iterable[Arrival], now_ns: int) -> list[FinishedFrame]:
@@ -707,136 +730,99 @@ def _kept(tensors: dict[str, Array]) -> Results:
     return lambda names: tensors if names is None else {name: tensors[name] for name in names}
 
 
-def model_jobs(job: Job, model: PlannedModel, stages: Sequence[Launchable], slots: int) -> list[Job]:
+def model_jobs(
+    job: Job,
+    model: PlannedModel,
+    executions: Sequence[Launchable],
+    slots: int,
+    device: Device,
+    ports: Sequence[Port],
+) -> list[Job]:
     """A model's job, divided into those of the stages of its replicas; the job itself where there is one of both.
 
     Args:
         job: of the whole model, with its number and the estimates of all segments.
         model: its part in the plan.
-        stages: what each launches, one replica after the other.
+        executions: what the stages launch, one replica after the other.
         slots: frames of each replica that may be in flight.
+        device: of the run.
+        ports: where messages for each stage go, one replica after the other.
     """
-    parts, replica_jobs = iter(stages), list[list[Job]]()
-    for replica in model.replicas:
-        executions, first = [next(parts) for _ in replica.stages], replica.segments[0].index
-        whole = job
-        if len(model.replicas) > 1:
-            whole = replace(
-                job,
-                execution=executions[0],
-                first_program=job.first_program + first,
-                estimates_ns=job.estimates_ns[first : first + len(replica.segments)],
-                input=job.input.shared() if replica_jobs else job.input,
-            )
-        replica_jobs.append(
-            stage_jobs(whole, executions, slots, [stage[-1].boundary_bytes for stage in replica.stages])
-        )
-    if len(replica_jobs) > 1:
-        Replicas(replica_jobs)
-    return list(itertools.chain.from_iterable(replica_jobs))
+    if len(model.replicas) > 1:
+        replicas = Replicas(job, model, executions, slots, device, ports)
+        return list(itertools.chain.from_iterable(replicas.stages))
+    return stage_jobs(job, executions, slots, [stage[-1].boundary_bytes for stage in model.stages], device, ports)
 
 
-def stage_jobs(job: Job, stages: Sequence[Launchable], slots: int, bytes_between: Sequence[int]) -> list[Job]:
-    """A model's job, divided into those of its stages; the job itself where there is one stage.
+def stage_jobs(
+    job: Job,
+    executions: Sequence[Launchable],
+    slots: int,
+    bytes_between: Sequence[int],
+    device: Device,
+    ports: Sequence[Port],
+) -> list[Job]:
+    """A model's job, or that of a replica, divided into those of its stages; see :class:`Pipeline`."""
+    if len(executions) > 1:
+        return Pipeline(job, executions, slots, bytes_between, device, ports).stages
+    return [job if job.replicas is None else replace(job, input=job.input.limited(_begin_limit(job, None)))]
 
-    The first takes the streams, input and feed, or what it reads, the last deadline, sinks, and observers.
+
+def _begin_limit(job: Job, slots: FrameLimit | None) -> FrameLimit | None:
+    """What allows the first stage of a model, or of a replica, to begin a frame."""
+    return slots if job.replicas is None else ReplicaLimit(slots)
+
+
+def reading_job(job: Job, givers: Sequence[Job], read: Sequence[ReadModel], streams: Sequence[ResultStream]) -> Job:
+    """A model's job, fed by others instead of a feed; of a stream it reads the frames of the same numbers.
 
     Args:
-        job: of the whole model, with its number.
-        stages: what each launches.
-        slots: frames that may be in flight.
-        bytes_between: that each stage hands on.
+        job: of the whole model.
+        givers: first jobs of the models that it reads, in the order of its inputs.
+        read: these models.
+        streams: what each of them gives.
     """
-    if len(stages) == 1:
-        return [job]
-    pipeline = Pipeline(slots, bytes_between)
-    job.queue.limit = pipeline
-    begin = 0
-    for position, stage in enumerate(stages):
-        end, first, last = begin + len(stage.labels), position == 0, position == len(stages) - 1
-        pipeline.stages.append(
-            Job(
-                execution=stage,
-                first_program=job.first_program + begin,
-                priority=job.priority,
-                estimates_ns=job.estimates_ns[begin:end],
-                deadline_ns=job.deadline_ns,
-                sources=job.sources if first else {},
-                input=job.input if first else _stage_channel(job, pipeline, position),
-                sinks=job.sinks if last else (),
-                every=job.every,
-                feed=job.feed,
-                observers=job.observers if last else [],
-                model=job.model,
-                join=job.join if first else None,
-                pipeline=pipeline,
-                position=position,
-                on_error=job.on_error,
-            )
-        )
-        begin = end
-    return pipeline.stages
+    numbers = [giver.model for giver in givers if giver.model is not None]
+    step = read[0].step if job.priority else 0
+    return replace(
+        job,
+        sources={**job.sources, **{name: stream for stream in streams for name in stream.outputs}},
+        input=FrameChannel(job.input.slots, job.input.when_full, frames=job.frames, buffers=streams, by_message=True),
+        every=1,
+        join=ResultJoin(givers=givers, models=numbers, streams=streams, every=job.every, step=step),
+    )
 
 
-def _stage_channel(job: Job, pipeline: Pipeline, position: int) -> FrameChannel:
-    """Where frames wait for a later stage of a model."""
-    order = pipeline.orders[position - 1]
-    return FrameChannel(pipeline.slots * job.frames, frames=job.frames, by_message=True, limit=order)
-
-
-@dataclass(frozen=True)
-class ReadModel:
-    """A model that another one reads.
-
-    Attributes:
-        jobs: of the model's stages.
-        model: its part in the plan.
-        inputs: input of the reading model -> output that it reads, and what a frame of it is; none where no tensors are
-            computed.
-        step: releases of its stream between its results.
-    """
-
-    jobs: Sequence[Job]
-    model: PlannedModel
-    inputs: Mapping[str, tuple[str, TensorInfo]] = field(default_factory=dict)
-    step: int = 1
-
-    def output(self, name: str) -> Array:
-        """An output of the frame that it is done with, on whatever unit."""
-        last = self.jobs[-1]
-        return (last.migrated or last).execution.output(name)
-
-
-def connect_reader(first: Job, read: Sequence[ReadModel]) -> None:
-    """Have a model get its frames of others instead of a feed; of a stream it reads the frames of the same numbers.
+class Readers:
+    """Which models read which: whether anything is left to do further on, and whether there is room.
 
     Args:
-        first: its job, or that of its first stage, before it is assigned to a unit.
-        read: the models that it reads, in the order of its inputs.
+        jobs: of the run.
     """
-    queue = first.queue
-    copies = copies_of(queue.slots, first.frames, [entry.model for entry in read])
-    streams = [ResultStream(entry.inputs, entry.output, copies) for entry in read]
-    first.join = ResultJoin(
-        givers=[entry.jobs[0] for entry in read],
-        models=[_number(entry.jobs[0]) for entry in read],
-        streams=streams,
-        every=first.every,
-        step=read[0].step if first.priority else 0,
-    )
-    first.input = FrameChannel(
-        queue.slots, queue.when_full, frames=first.frames, buffers=streams, by_message=True, limit=queue.limit
-    )
-    first.every = 1
-    by_input = {name: stream for entry, stream in zip(read, streams, strict=True) for name in entry.inputs}
-    first.sources = {**first.sources, **by_input}
-    for entry in read:
-        entry.jobs[0].readers.append(first)
 
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self._of: defaultdict[int, list[Job]] = defaultdict(list)  # first job, by identity -> first jobs of readers
+        for job in jobs:
+            for giver in () if job.join is None else job.join.givers:
+                self._of[id(giver)].append(job)
 
-def _number(job: Job) -> int:
-    assert job.model is not None
-    return job.model
+    def have_work(self, job: Job) -> bool:
+        """Whether a frame is pending at a job, where it has migrated to, or at models that read it."""
+        if job.pending or (job.replicas is not None and job.replicas.pending):
+            return True
+        elsewhere = self._of.get(id(job), []) if job.migrated is None else [*self._of.get(id(job), []), job.migrated]
+        return any(self.have_work(other) for other in elsewhere)
+
+    def have_room(self, job: Job, coming: int) -> bool:
+        """Whether models that read a job have room for all that it will give; ``coming``: frames until then."""
+        for reader in self._of.get(id(job), ()):
+            assert reader.join is not None
+            results = -(-coming // job.frames) + reader.join.on_the_way
+            if len(reader.input) + results > reader.queue.slots:
+                return False
+            if not self.have_room(reader, results + reader.backlog):
+                return False
+        return True
 
 
 def reading_models(jobs: Sequence[Job]) -> dict[int, Sequence[int]]:
@@ -847,13 +833,3 @@ def reading_models(jobs: Sequence[Job]) -> dict[int, Sequence[int]]:
         model = next(model for model, reads in unordered.items() if unordered.keys().isdisjoint(reads))
         ordered[model] = unordered.pop(model)
     return ordered
-
-
-def share_streams(jobs: Iterable[Job]) -> None:
-    """Have jobs on different threads read their streams one at a time."""
-    shared: dict[int, Stream] = {}
-    for job in jobs:
-        job.sources = {
-            name: stream if isinstance(stream, SharedStream) else shared.setdefault(id(stream), SharedStream(stream))
-            for name, stream in job.sources.items()
-        }

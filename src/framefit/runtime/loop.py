@@ -46,7 +46,7 @@ from framefit.errors import InputError
 from framefit.execution.execution import Execution
 from framefit.execution.streams import EndOfStream
 from framefit.runtime.channel import WARMUP_NS, Dropped, FrameChannel, Mailbox, Message, MessageKind
-from framefit.runtime.job import FinishedFrame, Job, MigratedJob
+from framefit.runtime.job import Job, MigratedJob, Readers
 from framefit.runtime.log import (
     FaultCause,
     FaultLog,
@@ -57,8 +57,8 @@ from framefit.runtime.log import (
     Packets,
     StallLog,
 )
+from framefit.runtime.reading import FinishedFrame
 from framefit.runtime.recovery import Failover, Recovery
-from framefit.runtime.sinks import Sink
 from framefit.runtime.streams import Arrival, Feed
 from framefit.runtime.switching import LaunchObserver, Rung, Share, Stretch, TimetableSwitcher, bringing, served
 
@@ -133,6 +133,8 @@ class Dispatcher:
         faults: where faults are logged, of all units.
         failover: finds models of a unit that fails for good a place on others; ``None``: there is none.
         gates: by the identity of a feed that other units read, too, what decides whether it brings a frame.
+        feeds: by the identity of a feed that other units read, too, the unit's copy of it, where each counts itself.
+        readers: which models of all units read which; default: of these jobs.
         outcomes: where outcomes of frames are noted as soon as they are decided; ``None``: in the log only.
         journal: has the files of the logs; default: one without names.
     """
@@ -158,12 +160,15 @@ class Dispatcher:
         faults: FaultLog | None = None,
         failover: Failover | None = None,
         gates: Mapping[int, Gate] = MappingProxyType({}),
+        feeds: Mapping[int, Feed] = MappingProxyType({}),
+        readers: Readers | None = None,
         outcomes: FrameOutcomes | None = None,
         journal: Journal | None = None,
     ) -> None:
         self.unit = unit
         self._journal = journal = Journal() if journal is None else journal
-        self._gates = gates
+        self._gates, self._copies = gates, feeds
+        self._readers = Readers(jobs) if readers is None else readers
         self._jobs = list(jobs)
         self._models = [index if job.model is None else job.model for index, job in enumerate(jobs)]
         self._background = [(index, job) for index, job in enumerate(jobs) if not job.priority]
@@ -194,8 +199,8 @@ class Dispatcher:
         self._coming: list[Message] = []  # a heap: what cannot be used yet
         self._agenda: deque[tuple[int, int]] = deque()  # when which priority job is due
         self._awaited: list[int] = []  # priority jobs that were due before their frames were here
-        self._outputs: deque[tuple[Sink, int, dict[str, Array]]] = deque()
-        self._completed: deque[tuple[int, list[Arrival], int, int]] = deque()  # job, frames, start, finish
+        self._outputs = self.mailbox.outputs
+        self._completed: deque[tuple[int, Sequence[Arrival], int, int]] = deque()  # job, frames, start, finish
         self._collects = collects
         self._packets = Packets(device.events, journal if collects else None)
         self._drained, self._drained_s = 0, 0.0
@@ -206,9 +211,6 @@ class Dispatcher:
         self.launches = LaunchLog(journal.file(f"launches-{place}.bin"))
         self._recovery = Recovery(self)
         self._stall_log = StallLog(journal.file(f"stalls-{place}.bin"))
-        for job in jobs:
-            if job.replicas is not None and job is job.replicas.firsts[0]:
-                job.replicas.outputs = self._outputs
         self._enforce()
         for feed, members in self._feeds:
             if id(feed) in gates:
@@ -353,7 +355,9 @@ class Dispatcher:
                 came_ns = self._came_ns(job, frame, window)
                 self.frames.add(self._models[index], frame, FrameOutcome.RUN_ENDED, window, came_ns)
             known = [source.length for source in job.sources.values() if source.length is not None]
-            if known and min(known) < job.feed.delivered:  # a stream may turn out to be shorter than what was released
+            if (
+                known and min(known) < self._copies.get(id(job.feed), job.feed).delivered
+            ):  # a stream may turn out to be shorter than what was released
                 self.frames.forget(self._models[index], min(known))
         self._account()
         if self._collects:
@@ -431,7 +435,13 @@ class Dispatcher:
         turn = window - stretch.origin
         if feed.streams:
             turn = stretch.rung.grid.occurrence(min(feed.streams), turn)
-        return not feed.over and all(job.accepts(feed.delivered, turn) for _, job in members)
+        return not feed.over and all(self._may_come(job, feed.delivered, turn) for _, job in members)
+
+    def _may_come(self, job: Job, frame: int, turn: int) -> bool:
+        """Whether a job takes a frame now, or skips it, and the models that read it have room for what it will give."""
+        if not job.accepts(frame, turn):
+            return False
+        return bool(frame % job.every) or self._readers.have_room(job, job.backlog + 1)
 
     def admit(
         self, members: Sequence[tuple[int, Job]], arrival: Arrival, released_ns: int, by_another: bool = False
@@ -662,8 +672,14 @@ class Dispatcher:
         else:
             if job.replicas is None:
                 self._completed.append((index, job.in_flight, job.started_ns, finished_ns))
-                for observer in job.observers:
-                    observer.frame_finished(job.in_flight, job.started_ns, finished_ns, job.execution.results)
+                if job.observers:
+                    execution, deadline_ns = job.execution, job.deadline_ns
+                    self._observe(
+                        job,
+                        FinishedFrame(
+                            job.in_flight, job.started_ns, finished_ns, deadline_ns, execution, execution.results
+                        ),
+                    )
                 for sink, names in job.sinks:
                     self._outputs.append((sink, job.in_flight[-1].frame, job.execution.results(names)))
             else:
@@ -682,13 +698,18 @@ class Dispatcher:
             self._service.finished(self._turns[index])
         self._relieve()
 
+    def _observe(self, job: Job, frame: FinishedFrame) -> None:
+        """Show a frame that is done to those who follow its model: models that read it, and the program."""
+        released_ns = self._came_ns(job, *frame.arrivals[-1])
+        for observer in job.observers:
+            observer.frame_finished(frame, released_ns)
+
     def _hand_on_in_order(self, index: int, job: Job, leaving: Iterable[FinishedFrame]) -> None:
         """Frames that leave a model of several replicas; with their lock held."""
         assert job.replicas is not None
         for frame in leaving:
             self._completed.append((index, frame.arrivals, frame.started_ns, frame.finished_ns))
-            for observer in job.outlet.observers:
-                observer.frame_finished(frame.arrivals, frame.started_ns, frame.finished_ns, frame.results)
+            self._observe(job.outlet, frame)
             for sink, outputs in frame.outputs:
                 job.replicas.outputs.append((sink, frame.arrivals[-1].frame, outputs))
 
@@ -859,7 +880,7 @@ class Dispatcher:
 
     def _find_feeds(self) -> None:
         """Look up what brings frames to its jobs, and in which windows."""
-        self._feeds = served(self._jobs)
+        self._feeds = served(self._jobs, self._copies)
         self._bringing = [
             [(feed, members, self._gates.get(id(feed))) for feed, members in feeds]
             for feeds in bringing(self._feeds, self._stretch.rung.grid)
@@ -874,7 +895,7 @@ class Dispatcher:
         job.take()
 
     def _has_work(self, job: Job) -> bool:
-        return job.has_work
+        return self._readers.have_work(job)
 
 
 def instants(

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from framefit.core.events import EventType, Trace
 from framefit.runtime.channel import Dropped
-from framefit.runtime.job import Job, share_streams
+from framefit.runtime.job import Job
 from framefit.runtime.log import LaunchLog
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.streams import Arrival
@@ -41,7 +41,6 @@ class PreemptiveDispatcher(Dispatcher):
         self._lock = threading.Lock()  # of all queues
         self._arrived = threading.Event()
         self._worker_thread = 0
-        share_streams(self._jobs)
 
     def keep_beat(
         self, windows: int, *, stop: Callable[[], bool], on_idle: Callable[[int], None] | None = None

@@ -25,9 +25,9 @@ from framefit.core.workload import WhenFull
 from framefit.devices.device import Array
 from framefit.errors import FramefitError, InputError
 from framefit.execution.streams import fitted
-from framefit.runtime.channel import Channel
-from framefit.runtime.job import Job, Results
+from framefit.runtime.channel import Channel, Message, MessageKind, Port
 from framefit.runtime.log import FrameOutcome, FrameOutcomes, in_words
+from framefit.runtime.reading import FinishedFrame
 from framefit.runtime.sinks import AggregatingSink, Sink
 from framefit.runtime.streams import Arrival
 
@@ -97,7 +97,6 @@ class PushedStream:
         self._keep = keep + _MARGIN
         self._accepted: set[tuple[str, tuple[int, ...]]] = set()  # of raw frames that something prepares
         self._forms: dict[int, _Forms] = {}
-        self.submissions: SubmissionQueue | None = None
 
     def forms(self, frame: object, *, copy: bool) -> _Forms:
         """A frame as its readers take it.
@@ -136,8 +135,8 @@ class PushedStream:
         self._forms.pop(index - self._keep, None)
 
     def has(self, frame: int) -> bool:  # noqa: ARG002 - the protocol's form
-        """Whether there may be more: until it is closed and empty."""
-        return self.submissions is None or not self.submissions.over
+        """There may always be more: whether any will come, says what brings them."""
+        return True
 
     def read(self, frame: int, tensor: TensorInfo) -> Array:
         """Frame number ``frame`` of those that windows took."""
@@ -177,8 +176,6 @@ class SubmissionQueue:
         self, streams: Sequence[PushedStream], depth: int, when_full: WhenFull, now_ns: Callable[[], int]
     ) -> None:
         self.streams = {stream.name: stream for stream in streams}
-        for stream in streams:
-            stream.submissions = self
         self.depth = depth
         self.when_full = when_full
         self._now_ns = now_ns
@@ -345,6 +342,7 @@ class EventQueue(SubmissionQueue):
         when_full: see above; else which goes when another comes.
         now_ns: the run's clock.
         distance_ns: between two events, at least.
+        port: of the job that serves them.
     """
 
     def __init__(
@@ -354,10 +352,10 @@ class EventQueue(SubmissionQueue):
         when_full: WhenFull,
         now_ns: Callable[[], int],
         distance_ns: int,
+        port: Port,
     ) -> None:
         super().__init__(streams, depth, when_full, now_ns)
-        self.wake_unit: Callable[[int, int], None] = _nobody
-        self._distance_ns = distance_ns
+        self._distance_ns, self._port = distance_ns, port
         self._last_ns: int | None = None
         self._too_soon = _Ledger()
 
@@ -390,11 +388,7 @@ class EventQueue(SubmissionQueue):
             return
         self._last_ns = frame.submitted_ns
         super()._add(frame)
-        self.wake_unit(frame.number, frame.submitted_ns)
-
-
-def _nobody(number: int, time_ns: int) -> None:
-    """There is no unit before the run."""
+        self._port.mailbox.send(Message(frame.submitted_ns, self._port.number, frame.number, MessageKind.EVENT))
 
 
 @dataclass(frozen=True)
@@ -529,15 +523,13 @@ class _Finished(NamedTuple):
 
 
 class ResultPublisher:
-    """Where a model's results leave the run. Called by the run's thread: it takes no lock, and waits for nobody.
+    """Where a model's results leave the run: an observer of its frames, which takes no lock, and waits for nobody.
 
     Args:
         index: number of the model in the log.
         name: of the model.
-        job: the model as it runs.
         submissions: where its frames waited; ``None``: its streams have sources of their own.
         fates: where outcomes are noted at once.
-        release: window -> when it began.
         outputs: names that can be asked for; ``None``: whatever its postprocess gives.
         aggregate: frames whose outputs are given out together.
         after: of the models that this one reads: what they drop never comes to it.
@@ -547,10 +539,8 @@ class ResultPublisher:
         self,
         index: int,
         name: str,
-        job: Job,
         submissions: SubmissionQueue | None,
         fates: FrameOutcomes,
-        release: Callable[[int], int],
         *,
         outputs: Sequence[str] | None,
         aggregate: int,
@@ -562,25 +552,22 @@ class ResultPublisher:
         self.aggregate = aggregate
         self._after = tuple(after)
         self.wanted: dict[int, tuple[Request, ...]] = {}
-        self._index, self._job, self._fates, self._release = index, job, fates, release
+        self._index, self._fates = index, fates
         self._receivers: tuple[tuple[ResultQueue, ...], tuple[str, ...] | None] = ((), None)
         self._changing = threading.Lock()  # among those who subscribe
-        job.observers.append(self)
 
-    def frame_finished(self, arrivals: Sequence[Arrival], started_ns: int, finished_ns: int, results: Results) -> None:
+    def frame_finished(self, frame: FinishedFrame, released_ns: int) -> None:
         """A frame is done; hand its outputs to everybody who asked for them."""
-        events = self._job.entry.events
-        released = self._release(arrivals[-1].window) if events is None else events.came_ns[arrivals[-1].frame]
-        deadline = self._job.deadline_ns
-        late = deadline is not None and finished_ns - released > deadline
+        arrivals, finished_ns = frame.arrivals, frame.finished_ns
+        late = frame.deadline_ns is not None and finished_ns - released_ns > frame.deadline_ns
         for arrival in arrivals:
             self._fates.decide(self._index, arrival.frame, FrameOutcome.LATE if late else FrameOutcome.DONE)
         (queues, names), requests = self._receivers, self._requests(arrivals) if self.wanted else ()
         if not queues and not requests:
             return
         shared = len(queues) + len(requests) > 1
-        tensors = results(None if requests else names)
-        finished = _Finished(arrivals, released, started_ns, finished_ns, late, tensors, shared)
+        tensors = frame.results(None if requests else names)
+        finished = _Finished(arrivals, released_ns, frame.started_ns, finished_ns, late, tensors, shared)
         for queue in queues:
             queue.put(finished)
         for request in requests:

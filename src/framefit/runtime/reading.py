@@ -5,16 +5,51 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from framefit.core.model import TensorInfo
+from framefit.core.timetable import PlannedModel
 from framefit.devices.device import Array, Device, allocate
+from framefit.execution.buffers import copies_of
+from framefit.execution.execution import Launchable
 from framefit.runtime.channel import Message, MessageKind, Port
 from framefit.runtime.log import FrameLog, FrameOutcome
+from framefit.runtime.sinks import Sink
 from framefit.runtime.streams import Arrival
+
+Results = Callable[[Sequence[str] | None], dict[str, Array]]  # names (None: all) -> outputs of a frame
+
+
+class FinishedFrame(NamedTuple):
+    """A frame that a model is done with, and that may leave.
+
+    Attributes:
+        arrivals: what was in flight.
+        started_ns: begin of the model's first launch for it.
+        finished_ns: end of its last one, or when it could leave, behind earlier frames.
+        deadline_ns: after release; ``None``: none.
+        execution: what launched the end of it, and holds its outputs while observers are called.
+        results: copies the model's outputs for it; while observers are called.
+        outputs: what sinks get, copied where the frame may have to wait for earlier ones.
+    """
+
+    arrivals: Sequence[Arrival]
+    started_ns: int
+    finished_ns: int
+    deadline_ns: int | None
+    execution: Launchable
+    results: Results
+    outputs: Sequence[tuple[Sink, dict[str, Array]]] = ()
+
+
+class FrameObserver(Protocol):
+    """Follows a model's frames; called by the thread that completes them, at once."""
+
+    def frame_finished(self, frame: FinishedFrame, released_ns: int) -> None:
+        """A frame is done; it came at ``released_ns``."""
 
 
 class SourceModel(Protocol):
@@ -36,35 +71,40 @@ class ResultStream:
 
     Args:
         inputs: input of the reading model -> output that it reads, and what it is.
-        output: an output of the frame that the giving model is done with.
         copies: how many may be kept.
+
+    Attributes:
+        given: results that were copied so far.
+        most: copies that were in use at once at most.
     """
 
     length = None
 
-    def __init__(
-        self, inputs: Mapping[str, tuple[str, TensorInfo]], output: Callable[[str], Array], copies: int
-    ) -> None:
-        self._outputs = {name: read for name, (read, _) in inputs.items()}
-        self._output = output
+    def __init__(self, inputs: Mapping[str, tuple[str, TensorInfo]], copies: int) -> None:
+        self.outputs = {name: read for name, (read, _) in inputs.items()}
         self.copies = copies
         self.frame_bytes = sum(tensor.bytes for _, tensor in inputs.values())
         self._free = deque({name: allocate(tensor) for name, (_, tensor) in inputs.items()} for _ in range(copies))
         self._kept: dict[int, dict[str, Array]] = {}
         self._ready: dict[int, dict[str, Array]] = {}
-        self.most = 0
-        """Copies that were in use at once at most."""
+        self.given = self.most = 0
 
-    def keep(self, frame: int) -> bool:
-        """Copy the outputs of a frame; whether there was room. The giving model's thread calls it."""
+    def keep(self, frame: int, output: Callable[[str], Array]) -> bool:
+        """Copy the outputs of a frame; whether there was room. The giving model's thread calls it.
+
+        Args:
+            frame: its number.
+            output: gives an output of it by its name, to be copied at once.
+        """
         try:
             arrays = self._free.popleft()
         except IndexError:
             return False
-        for name, output in self._outputs.items():
-            np.copyto(arrays[name], self._output(output))
+        for name, read in self.outputs.items():
+            np.copyto(arrays[name], output(read))
         self._kept[frame] = arrays
         self.most = max(self.most, self.copies - len(self._free))
+        self.given += 1
         return True
 
     def offer(self, frame: int, as_frame: int) -> None:
@@ -99,8 +139,7 @@ class ResultJoin:
         every: results of theirs between its own frames.
         step: releases between results of theirs, where its frames are due by their numbers; 0: results are counted,
             so that a model that drops every second one is read all the same.
-        given: results that each has handed over.
-        received: those that were dealt with.
+        received: results that were dealt with.
     """
 
     givers: Sequence[SourceModel]
@@ -108,19 +147,17 @@ class ResultJoin:
     streams: Sequence[ResultStream]
     every: int = 1
     step: int = 0
-    given: list[int] = field(init=False)
     received: int = field(default=0, init=False)
     _there: list[deque[Arrival]] = field(init=False)
     _count: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.given = [0] * len(self.givers)
         self._there = [deque() for _ in self.givers]
 
     @property
     def owed(self) -> bool:
         """Whether a frame is on its way."""
-        return sum(self.given) > self.received or any(giver.pending for giver in self.givers)
+        return self._given > self.received or any(giver.pending for giver in self.givers)
 
     def add(self, source: int, arrival: Arrival) -> Iterator[tuple[Arrival, bool]]:
         """A result has come; the frames that are complete with it, and whether the model takes them.
@@ -153,7 +190,11 @@ class ResultJoin:
     @property
     def on_the_way(self) -> int:
         """Results that were handed over and are in no queue yet."""
-        return sum(self.given) - self.received + sum(map(len, self._there))
+        return self._given - self.received + sum(map(len, self._there))
+
+    @property
+    def _given(self) -> int:
+        return sum(stream.given for stream in self.streams)
 
     def _wanted(self, frame: int) -> bool:
         number = frame // self.step if self.step else self._count
@@ -161,38 +202,59 @@ class ResultJoin:
         return number % self.every == 0
 
 
+@dataclass(frozen=True)
+class ReadModel:
+    """A model that another one reads.
+
+    Attributes:
+        model: its part in the plan.
+        inputs: input of the reading model -> output that it reads, and what a frame of it is; none where no tensors are
+            computed.
+        step: releases of its stream between its results.
+    """
+
+    model: PlannedModel
+    inputs: Mapping[str, tuple[str, TensorInfo]] = field(default_factory=dict)
+    step: int = 1
+
+
+def result_streams(read: Sequence[ReadModel], slots: int, frames: int) -> list[ResultStream]:
+    """Make the streams of a model that reads others, one for each of these.
+
+    Args:
+        read: the models that it reads, in the order of its inputs.
+        slots: frames that may wait for it.
+        frames: that it takes at once.
+    """
+    copies = copies_of(slots, frames, [entry.model for entry in read])
+    return [ResultStream(entry.inputs, copies) for entry in read]
+
+
 class ResultDelivery:
-    """Sends each result of a model to one that reads it; observes the job that gives the results.
+    """Sends each result of a model to one that reads it: an observer of its frames.
 
     Args:
         device: knows how long the way to another unit takes.
         unit: that the model's results are written on.
         reader: where messages for the reading job go.
-        join: of the reading job.
-        source: number of the model among those that it reads.
+        stream: keeps the results until they are read.
+        source: number of the model among those that the other one reads.
     """
 
-    def __init__(self, device: Device, unit: str, reader: Port, join: ResultJoin, source: int) -> None:
+    def __init__(self, device: Device, unit: str, reader: Port, stream: ResultStream, source: int) -> None:
         self._device, self._unit, self._reader = device, unit, reader
-        self._stream, self._given, self._source = join.streams[source], join.given, source
+        self._stream, self._source = stream, source
 
-    def frame_finished(
-        self,
-        arrivals: Sequence[Arrival],
-        started_ns: int,  # noqa: ARG002 - the protocol's form
-        finished_ns: int,
-        results: object,  # noqa: ARG002 - only what is read is copied, to its place
-    ) -> None:
+    def frame_finished(self, frame: FinishedFrame, released_ns: int) -> None:  # noqa: ARG002 - the protocol's form
         """Copy the outputs, and say when they can be read."""
-        newest = arrivals[-1]
-        if not self._stream.keep(newest.frame):
+        newest, stream = frame.arrivals[-1], self._stream
+        if not stream.keep(newest.frame, frame.execution.output):
             return  # nobody has read the last ones
         unit, mailbox, number = self._reader
-        ready_ns = finished_ns
+        ready_ns = frame.finished_ns
         if unit != self._unit:
-            ready_ns = self._device.arrival_ns(self._unit, unit, self._stream.frame_bytes, finished_ns)
-        self._given[self._source] = ordinal = self._given[self._source] + 1
-        mailbox.send(Message(ready_ns, number, ordinal, MessageKind.RESULT, (newest,), source=self._source))
+            ready_ns = self._device.arrival_ns(self._unit, unit, stream.frame_bytes, ready_ns)
+        mailbox.send(Message(ready_ns, number, stream.given, MessageKind.RESULT, (newest,), source=self._source))
 
 
 _Rows = npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from framefit.devices.clock import Clock, VirtualClock
 from framefit.errors import FramefitError, HangError, InputError, LostUnitError
 from framefit.execution.execution import Launchable
-from framefit.runtime.channel import FrameChannel, Mailbox
+from framefit.runtime.channel import Mailbox
 from framefit.runtime.job import Drained, Job, MigratedJob
 from framefit.runtime.log import FaultCause, FaultLog, FrameOutcome
 from framefit.runtime.streams import Arrival
@@ -242,12 +242,9 @@ class Failover:
             observers=outlet.observers,
             model=job.model,
             on_error=job.on_error,
+            events=entry.events,
             mailbox=self._mailboxes[target.unit],
             clock=self._clock,
             ordinals=self._ordinals,
         )
-        if pipeline is not None:
-            pipeline.successor = migrated
-        entry.migrated = outlet.migrated = migrated  # first: what arrives from here on is for the other unit
-        entry.input = FrameChannel(queue.slots, queue.when_full, frames=queue.frames)
-        migrated.notify()
+        entry.migrate(migrated)

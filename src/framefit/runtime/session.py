@@ -9,7 +9,7 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -41,10 +41,10 @@ from framefit.execution.execution import Execution, Launchable, TimedExecution
 from framefit.execution.prepare import Preparation, one_frame
 from framefit.execution.streams import FunctionStream, ResumedStream, Stream, open_stream
 from framefit.execution.wiring import WiredModel
-from framefit.runtime.channel import FrameChannel, Mailbox, Message, MessageKind
+from framefit.runtime.channel import FrameChannel, Port, unit_mailboxes
 from framefit.runtime.events import Events, replayed_ns
 from framefit.runtime.injection import StreamFaults
-from framefit.runtime.job import Job, ReadModel, connect_reader, model_jobs
+from framefit.runtime.job import Job, model_jobs, reading_job
 from framefit.runtime.log import FaultCause, FrameOutcomes
 from framefit.runtime.loop import LEAD_NS, steady
 from framefit.runtime.metrics import frame_records, run_metrics, stream_metrics
@@ -57,7 +57,7 @@ from framefit.runtime.program import (
     SubmissionQueue,
     with_submitted,
 )
-from framefit.runtime.reading import ResultStream
+from framefit.runtime.reading import FrameObserver, ReadModel, ResultDelivery, ResultStream, result_streams
 from framefit.runtime.recorded import (
     JournalHeader,
     JournalState,
@@ -70,9 +70,9 @@ from framefit.runtime.recorded import (
 )
 from framefit.runtime.recovery import FailoverTarget
 from framefit.runtime.sinks import AggregatingSink, CheckedSink, DeferredSink, OffsetSink, Sink, SinkPlace, open_sink
-from framefit.runtime.streams import Feed, FrameSource
+from framefit.runtime.streams import Feed, FrameSource, SharedStream
 from framefit.runtime.timetable_switching import TimetableSwitching, deadline_ns
-from framefit.runtime.units import UnitGroup, assign_units
+from framefit.runtime.units import UnitGroup, assign_units, stage_ports
 from framefit.runtime.watchdog import patience_ns, watched
 
 __all__ = ["MOST_SECONDS", "MeasuredRun", "Session", "check_faults", "counted_windows"]
@@ -86,6 +86,8 @@ class Sources:
         seed: of synthetic frames.
         frames: whether frames are read; else only time passes.
         submitted: streams whose frames the program hands over.
+        ports: of each model's stages: events are sent to the first one.
+        shared: several threads read the streams, which are read by one at a time.
         faults: of streams, which are injected; ``None``: there are none.
         before: stream -> what came of it in the run's earlier parts.
 
@@ -101,11 +103,14 @@ class Sources:
         seed: int,
         frames: bool,
         submitted: Collection[str],
+        ports: Sequence[Sequence[Port]],
+        shared: bool,
         faults: StreamFaults | None = None,
         before: Mapping[str, StreamCount] = MappingProxyType({}),
     ) -> None:
         self._opened = opened
         self._models = {model.name: model.wired for model in opened.models}
+        self._ports = ports
         folder = opened.app.resolve().parent
         # A model that reads others, too, is as far behind as their results are old.
         models = [model for timetable in opened.timetable.timetables for model in timetable.models]
@@ -131,7 +136,7 @@ class Sources:
             for step, waits in waiting.items():
                 disturbed = None if step & events.keys() else faults.frame_source(step, waits=waits)
                 frame_sources[step] = frame_sources[step] if disturbed is None else disturbed
-        self.streams = streams
+        self.streams = {name: SharedStream(stream) for name, stream in streams.items()} if shared else streams
         self._steps = {step: Feed(waits, step, frame_sources[step]) for step, waits in waiting.items()}
         self.feeds = {name: feed for step, feed in self._steps.items() for name in step}
 
@@ -215,7 +220,8 @@ class Sources:
         now_ns = self._opened.device.clock.now_ns
         sporadic = self._opened.workload.event_streams.get(pushed[0].name)
         if sporadic is not None and sporadic.min_distance_ms is not None:
-            return EventQueue(pushed, depth, rule, now_ns, round(sporadic.min_distance_ms * 1e6))
+            port, *_ = self._ports[list(self._models).index(sporadic.name)]
+            return EventQueue(pushed, depth, rule, now_ns, round(sporadic.min_distance_ms * 1e6), port)
         return SubmissionQueue(pushed, depth, rule, now_ns)
 
 
@@ -470,29 +476,40 @@ class Session:
                 ),
                 lambda: self.group.end_early(),
             )
+        numbers = {model.name: number for number, model in enumerate(timetable.models)}
+        order = [numbers[model.name] for model in in_order(timetable.models)]
+        on_host = isinstance(device.clock, RealClock)
+        two_threads = on_host and timetable.preemptive  # of each unit
+        used = {segment.unit for model in timetable.models for segment in model.segments}
+        units = [unit for unit in timetable.units if unit in used]
+        events_submitted = any(name in opened.workload.event_streams for name in submitted)
+        reads = any(model.wired.after for model in opened.models)
+        mailboxes = unit_mailboxes(device.clock, units, woken=events_submitted or (reads and two_threads))
+        ports = stage_ports(timetable, mailboxes, order)
         self.sources = Sources(
             opened,
             seed=seed,
             frames=frames,
             submitted=submitted,
+            ports=ports,
+            shared=two_threads or (on_host and len(units) > 1),
             faults=stream_faults,
             before={} if before is None else before.streams,
         )
         self._sinks: list[DeferredSink] = []
         self.sink_notes: list[SinkNote] = []
-        self.jobs: list[list[Job]] = []
-        for number, model in enumerate(opened.models):
-            self.jobs.append(self._jobs(number, model, frames=frames))
-        self._read_others(frames=frames)
-        numbers = {model.name: number for number, model in enumerate(timetable.models)}
-        outcomes = FrameOutcomes(len(self.jobs)) if published else None
-        on_host = isinstance(device.clock, RealClock)
+        outcomes = FrameOutcomes(len(opened.models)) if published else None
+        self.publishers: dict[str, ResultPublisher] = {}
+        if outcomes is not None:
+            for model in opened.models:
+                self._publish(model, outcomes)
+        self.jobs = self._all_jobs(ports, frames=frames)
         core_of = {unit.name: unit.core for unit in device.target.units}
         assignments = assign_units(
             timetable,
             self.jobs,
             Rotation,
-            order=[numbers[model.name] for model in in_order(timetable.models)],
+            order=order,
             stalls=lambda unit: (
                 steal_time_reader(core_of[unit] if device.capabilities.runs_on_host else device.host_core)
                 if on_host
@@ -504,19 +521,56 @@ class Session:
             device.clock,
             assignments,
             opened.workload.grid,
+            mailboxes=mailboxes,
             find_target=lambda model, working: failover_target(opened, model, self.jobs[model][-1].execution, working),
             outcomes=outcomes,
             journal=self.journal,
         )
-        self._connect_events()
-        self.publishers: dict[str, ResultPublisher] = {}
-        if outcomes is not None:
-            for model in opened.models:
-                self._publish(model, outcomes)
         self.switching = TimetableSwitching(opened, self._injected or device, self.group, self.jobs)
 
-    def _jobs(self, number: int, model: CompiledModel, *, frames: bool) -> list[Job]:
-        """Of the stages of a model's replicas."""
+    def _all_jobs(self, ports: Sequence[Sequence[Port]], *, frames: bool) -> list[list[Job]]:
+        """Of the stages of each model's replicas; a model is made after those that it reads.
+
+        Args:
+            ports: of the stages.
+            frames: whether frames are read and outputs given out.
+        """
+        models = {model.name: number for number, model in enumerate(self.opened.models)}
+        read, streams = [], []
+        observers: list[list[FrameObserver]] = [[] for _ in models]
+        for number, model in enumerate(self.opened.models):
+            wired = model.wired
+            read.append(
+                [
+                    ReadModel(self._oldest(name), _inputs(wired, name) if frames else {}, self._step(name))
+                    for name in wired.after
+                ]
+            )
+            streams.append(result_streams(read[-1], wired.depth, wired.entry.frames))
+            for source, (name, stream) in enumerate(zip(wired.after, streams[-1], strict=True)):
+                unit = ports[models[name]][-1].unit
+                delivery = ResultDelivery(self.opened.device, unit, ports[number][0], stream, source)
+                observers[models[name]].append(delivery)
+        jobs: dict[int, list[Job]] = {}
+
+        def add(number: int) -> list[Job]:
+            if number not in jobs:
+                model = self.opened.models[number]
+                givers = [add(models[name])[0] for name in model.wired.after]
+                published = self.publishers.get(model.name)
+                job, executions = self._whole_job(number, model, frames=frames)
+                job = replace(job, observers=(*observers[number], *(() if published is None else (published,))))
+                if givers:
+                    job = reading_job(job, givers, read[number], streams[number])
+                jobs[number] = model_jobs(
+                    job, model.planned, executions, model.execution.slots, self.opened.device, ports[number]
+                )
+            return jobs[number]
+
+        return [add(number) for number in range(len(models))]
+
+    def _whole_job(self, number: int, model: CompiledModel, *, frames: bool) -> tuple[Job, list[Launchable]]:
+        """The job of a whole model, fed by streams, and what the stages of its replicas launch."""
         opened, wired, planned = self.opened, model.wired, model.planned
         entry, streams, device = wired.entry, self.sources.streams, self._injected or self.opened.device
         stages: list[Launchable] = []
@@ -542,31 +596,7 @@ class Session:
         )
         if frames and whole.feed.frame_source is None and not wired.after:
             whole.read(0)  # a frame that does not fit is found now, not in the loop
-        return model_jobs(whole, planned, stages, model.execution.slots)
-
-    def _read_others(self, *, frames: bool) -> None:
-        """Have models that read others get their frames of these."""
-        models = {model.name: (model.wired, jobs) for model, jobs in zip(self.opened.models, self.jobs, strict=True)}
-        for wired, jobs in models.values():
-            read = [
-                ReadModel(
-                    models[name][1],
-                    self._oldest(name),
-                    _inputs(wired, name) if frames else {},
-                    self._step(name),
-                )
-                for name in wired.after
-            ]
-            if read:
-                connect_reader(jobs[0], read)
-
-    def _connect_events(self) -> None:
-        """Have events that a program submits wake the units that serve them."""
-        for model, (job, *_) in zip(self.opened.models, self.jobs, strict=True):
-            queue = None if job.events is None else job.feed.frame_source
-            if isinstance(queue, EventQueue):
-                dispatcher = self.group.dispatchers[model.planned.segments[0].unit]
-                queue.wake_unit = functools.partial(_send_event, dispatcher.mailbox, list(dispatcher.jobs).index(job))
+        return whole, stages
 
     def _oldest(self, name: str) -> PlannedModel:
         """A model's part in that timetable in which its results may be oldest."""
@@ -609,10 +639,8 @@ class Session:
             self.publishers[model.name] = ResultPublisher(
                 number,
                 model.name,
-                self.jobs[number][-1],
                 self.sources.submissions(wired),
                 outcomes,
-                self.group.release,
                 outputs=None if wired.postprocess is not None else [tensor.name for tensor in wired.model.outputs],
                 aggregate=wired.entry.aggregate,
                 after=[self._publish(entry, outcomes) for entry in read],
@@ -1067,10 +1095,6 @@ class MeasuredRun:
             self.session.close()
         except FramefitError as error:
             self.failure = self.failure or error
-
-
-def _send_event(mailbox: Mailbox, job: int, number: int, time_ns: int) -> None:
-    mailbox.send(Message(time_ns, job, number, MessageKind.EVENT))
 
 
 def _launches(executions: Iterable[Execution]) -> list[Launch]:

@@ -124,12 +124,13 @@ class SwitchRequest:
     why: str
 
 
-def served(jobs: Sequence[Job]) -> Served:
-    """Each feed with the jobs that it serves."""
+def served(jobs: Sequence[Job], copies: Mapping[int, Feed]) -> Served:
+    """Each feed, or the unit's copy of it by its identity, with the jobs that it serves."""
     feeds: dict[int, tuple[Feed, list[tuple[int, Job]]]] = {}
     for index, job in enumerate(jobs):
         if job.reads_streams:
-            feeds.setdefault(id(job.feed), (job.feed, []))[1].append((index, job))
+            feed = copies.get(id(job.feed), job.feed)
+            feeds.setdefault(id(feed), (feed, []))[1].append((index, job))
     return list(feeds.values())
 
 

@@ -20,43 +20,17 @@ from framefit.core.timetable import Timetable
 from framefit.devices.clock import Clock, RealClock, VirtualClock
 from framefit.devices.device import Device
 from framefit.devices.host import pinned
-from framefit.runtime.channel import Mailbox, Port, ThreadWakeup, VirtualWakeup, WakeupEvent
-from framefit.runtime.job import Job, reading_models, share_streams
+from framefit.runtime.channel import Mailbox, Port, unit_mailboxes
+from framefit.runtime.job import Job, Readers, reading_models
 from framefit.runtime.log import FaultLog, FrameLog, FrameOutcome, FrameOutcomes, LaunchLog, in_time_order
 from framefit.runtime.loop import LEAD_NS, Dispatcher, Gate, Service, instants, share_of
 from framefit.runtime.preemptive import PreemptiveDispatcher
-from framefit.runtime.reading import ResultDelivery, with_unread
+from framefit.runtime.reading import with_unread
 from framefit.runtime.recovery import Failover, FindTarget, Migration
 from framefit.runtime.streams import Arrival, Feed
 from framefit.runtime.switching import Rung, Stretch, TimetableSwitcher
 
 __all__ = ["UnitGroup"]
-
-
-def connect(device: Device, mailboxes: Mapping[str, Mailbox], jobs: Mapping[str, Sequence[Job]]) -> None:
-    """Tell stages where the next one is, and have models send their results to those that read them.
-
-    Args:
-        device: knows how long the way to another unit takes.
-        mailboxes: by unit.
-        jobs: of each unit, as its dispatcher numbers them.
-    """
-    ports = {
-        id(job): Port(unit, mailboxes[unit], number) for unit, its in jobs.items() for number, job in enumerate(its)
-    }
-    every = [job for its in jobs.values() for job in its]
-    outlets = {job.model: job.outlet for job in every if job.model is not None}
-    for pipeline in {id(job.pipeline): job.pipeline for job in every if job.pipeline is not None}.values():
-        pipeline.connect(device, [ports[id(stage)] for stage in pipeline.stages])
-    for replicas in {id(job.replicas): job.replicas for job in every if job.replicas is not None}.values():
-        replicas.connect(device.clock, [ports[id(first)] for first in replicas.firsts])
-    for job in every:
-        for source, model in enumerate(() if job.join is None else job.join.models):
-            assert job.join is not None
-            outlet = outlets[model]
-            delivery = ResultDelivery(device, ports[id(outlet)].unit, ports[id(job)], job.join, source)
-            outlet.observers.append(delivery)
-
 
 _SWITCH_INTERVAL_S = 2e-5  # a thread that wants Python's lock waits for one that spins so long at most
 _LAST = np.iinfo(np.int64).max
@@ -103,6 +77,8 @@ class UnitGroup:
         assignments: unit -> what it does; one without jobs stays idle. A model's jobs carry its number
             (:attr:`Job.model`).
         grid: when windows begin, and what they bring.
+        mailboxes: of the units that have jobs, in the same order, as :func:`unit_mailboxes` makes them; default: some
+            that nobody else knows.
         find_target: where a model of a unit that fails for good may go on; ``None``: nowhere.
         outcomes: where outcomes of frames are noted as soon as they are decided; ``None``: in the logs only.
         journal: has the files of the logs; default: one without names.
@@ -115,6 +91,7 @@ class UnitGroup:
         assignments: Mapping[str, UnitAssignment],
         grid: Grid,
         *,
+        mailboxes: Mapping[str, Mailbox] | None = None,
         find_target: FindTarget | None = None,
         outcomes: FrameOutcomes | None = None,
         journal: Journal | None = None,
@@ -124,16 +101,14 @@ class UnitGroup:
         assignments = {unit: assignment for unit, assignment in assignments.items() if assignment.jobs}
         jobs = [job for assignment in assignments.values() for job in assignment.jobs]
         self._readers = reading_models(jobs)
-        mailboxes = {
-            unit: Mailbox(self._wakeup(part, len(assignments), assignment))
-            for part, (unit, assignment) in enumerate(assignments.items())
-        }
-        connect(device, mailboxes, {unit: assignment.jobs for unit, assignment in assignments.items()})
+        readers = Readers(jobs)
+        mailboxes = unit_mailboxes(clock, list(assignments)) if mailboxes is None else mailboxes
         failover = None
         if find_target is not None and len(assignments) > 1:
             failover = Failover(clock, mailboxes, find_target)
         self._copies: list[tuple[Feed, Feed]] = []
-        gates = self._share_feeds(assignments) if len(assignments) > 1 else {}
+        feeds: dict[str, dict[int, Feed]] = {unit: {} for unit in assignments}
+        gates = self._share_feeds(assignments, feeds)
         shares = [share_of(each.jobs, each.guard_ns, each.reserved) for each in assignments.values()]
         switcher = TimetableSwitcher(Rung(grid, shares))
         self.faults = FaultLog(None if journal is None else journal.file("faults.bin"))
@@ -158,6 +133,8 @@ class UnitGroup:
                 faults=self.faults,
                 failover=failover,
                 gates=gates,
+                feeds=feeds[unit],
+                readers=readers,
                 outcomes=outcomes,
                 journal=journal,
             )
@@ -168,17 +145,6 @@ class UnitGroup:
         self.launches = self._lead.launches
         self.frames = self._lead.frames
         self.stalled: dict[int, int] = {}
-
-    def _wakeup(self, part: int, units: int, assignment: UnitAssignment) -> WakeupEvent | None:
-        """What wakes a unit up; ``None``: its only thread sends all messages to itself."""
-        clock = self._clock
-        submitted = any(job.events is not None and job.events.submitted is not None for job in assignment.jobs)
-        if isinstance(clock, VirtualClock):
-            return VirtualWakeup(clock, part) if units > 1 or submitted else None
-        if units > 1 or submitted or (self._readers and assignment.preemptive):  # there another thread wakes it up
-            assert isinstance(clock, RealClock)
-            return ThreadWakeup(clock)
-        return None
 
     @property
     def start_ns(self) -> int:
@@ -345,32 +311,35 @@ class UnitGroup:
                 thread.join()
             sys.setswitchinterval(before)
 
-    def _share_feeds(self, assignments: Mapping[str, UnitAssignment]) -> dict[int, Gate]:
-        """Have feeds bring each unit the same frames, and units read streams one at a time.
+    def _share_feeds(
+        self, assignments: Mapping[str, UnitAssignment], feeds: Mapping[str, dict[int, Feed]]
+    ) -> dict[int, Gate]:
+        """Have feeds bring each unit the same frames.
+
+        Args:
+            assignments: of the units.
+            feeds: of each unit: gets its copies of feeds that others read, too, and that bring a frame with every
+                release, so that each unit counts itself.
 
         Returns:
             By the identity of a feed that may have to wait, what decides for all units whether it brings a frame.
         """
-        jobs = [(unit, job) for unit, assignment in assignments.items() for job in assignment.jobs]
-        if not isinstance(self._clock, VirtualClock):
-            share_streams(job for _, job in jobs)
-        readers: defaultdict[int, list[tuple[str, Job]]] = defaultdict(list)
-        for unit, job in jobs:
-            if job.reads_streams:
-                readers[id(job.feed)].append((unit, job))
+        shared: defaultdict[int, dict[str, Feed]] = defaultdict(dict)
+        for unit, assignment in assignments.items():
+            for job in assignment.jobs:
+                if job.reads_streams:
+                    shared[id(job.feed)][unit] = job.feed
         gates: dict[int, Gate] = {}
-        for reading in readers.values():
-            feed, units = reading[0][1].feed, {unit for unit, _ in reading}
+        for key, units in shared.items():
+            feed = next(iter(units.values()))
             if len(units) == 1:
                 continue
             if feed.waits or feed.frame_source is not None:
-                gates[id(feed)] = _SharedGate(feed)
+                gates[key] = _SharedGate(feed)
                 continue
-            # Every release brings a frame: each unit counts itself.
-            copies = {unit: Feed(streams=feed.streams) for unit, _ in reading}
-            for unit, job in reading:
-                job.feed = copies[unit]
-            self._copies += [(feed, copy) for copy in copies.values()]
+            for unit in units:
+                feeds[unit][key] = copied = Feed(streams=feed.streams)
+                self._copies.append((feed, copied))
         return gates
 
     def _merge(self, members: Sequence[Dispatcher]) -> None:
@@ -463,6 +432,26 @@ def ordered(tables: Sequence[npt.NDArray[np.int64]], times: Sequence[npt.NDArray
 
 
 MakeService = Callable[[int, Sequence[int]], Service]  # number of background jobs, and the turns of each in a round
+
+
+def stage_ports(
+    timetable: Timetable, mailboxes: Mapping[str, Mailbox], order: Sequence[int] | None = None
+) -> list[list[Port]]:
+    """Where messages for the jobs of each model's stages go, which :func:`assign_units` numbers alike.
+
+    Args:
+        timetable: its units and models.
+        mailboxes: by unit.
+        order: numbers of the models in order of service, priority models first; default: as they are.
+    """
+    ports: list[list[Port]] = [[] for _ in timetable.models]
+    counts = dict.fromkeys(timetable.units, 0)
+    for number in range(len(timetable.models)) if order is None else order:
+        for stage in timetable.models[number].stages:
+            unit = stage[0].unit
+            ports[number].append(Port(unit, mailboxes[unit], counts[unit]))
+            counts[unit] += 1
+    return ports
 
 
 def assign_units(
