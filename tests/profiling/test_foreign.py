@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from foreign_runs import ForeignCase, ForeignRun, ForeignScore, make_run, score
 from framefit.core.events import Trace
 from framefit.core.program import Launches, Program, ProgramUnit
+from framefit.errors import InputError
+from framefit.profiling.order import check_order
 from framefit.profiling.pairing import pair_events
 from framefit.profiling.profile import ProfileInput, ProfileResult, profile_trace
-from framefit.profiling.sequence import UnitTable
+from framefit.profiling.sequence import Sequence, UnitTable
 
 
 def profiled(run: ForeignRun, **options: Any) -> ProfileResult:
@@ -151,3 +154,71 @@ def test_a_packet_that_names_no_unit_has_none() -> None:
         kinds=trace.kinds,
     )
     assert UnitTable.of(run.program, trace.kinds).units_of(strange).tolist() == [-1, -1, -1]
+
+
+def _other_order(run: ForeignRun, seed: int) -> Program:
+    """A program of the same operations, of the same kinds and units, in another order."""
+    part = run.program.programs[0]
+    operations = [operation for group in part.groups for operation in group.operations]
+    order = np.random.default_rng(seed).permutation(len(operations))
+    mixed = tuple(
+        msgspec.structs.replace(operations[at], index=index, after=()) for index, at in enumerate(order.tolist())
+    )
+    segment = msgspec.structs.replace(part, groups=(msgspec.structs.replace(part.groups[0], operations=mixed),))
+    return msgspec.structs.replace(run.program, programs=(segment,))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ForeignCase(loss=0.0),
+        ForeignCase(burst=20, drift=0.15),
+        ForeignCase(loss=0.4),
+        ForeignCase(overlap=True, burst=5),
+        ForeignCase(operations=30),
+        ForeignCase(whole=0.2, wrap_bits=20),
+    ],
+)
+def test_a_similar_program_is_refused_and_the_right_one_is_not(case: ForeignCase) -> None:
+    """Another network of the same kinds, and the same operations in another order, contradict the order of events."""
+    for seed in range(3):
+        run = make_run(case, seed)
+        kinds = run.trace.kinds
+        for program in (make_run(replace(case, inferences=1), seed + 50).program, _other_order(run, seed)):
+            with pytest.raises(InputError, match=r"after packet \d+ of \d+ .* expects the (START|END) of 'op\d+'"):
+                check_order(run.trace, Sequence.of(program, None, kinds), "trace")
+        assert check_order(run.trace, Sequence.of(run.program, None, kinds), "trace") == (run.trace, [])
+
+
+@pytest.mark.parametrize("method", ["align", "rule"])
+def test_a_wrong_program_is_refused_soon(method: str) -> None:
+    """60,000 events of another network take no more than two seconds to be refused."""
+    run = make_run(ForeignCase(inferences=370), 0)
+    other = replace(run, program=make_run(ForeignCase(inferences=1), 100).program)
+    begin = time.process_time()
+    with pytest.raises(InputError, match="the trace is not of this program"):
+        profiled(other, method=method)
+    assert time.process_time() - begin < 2
+
+
+def test_operations_that_packets_name_wrongly_are_not_used() -> None:
+    """Where the names contradict the program and the kinds do not, the kinds are believed."""
+    run = make_run(ForeignCase(inferences=40), 0)
+    name = np.random.default_rng(0).permutation(90)
+    number = np.full(run.trace.time_ns.shape, -1, np.int64)
+    number[run.packet[run.packet >= 0]] = name[np.nonzero(run.packet >= 0)[1]]
+    trace = replace(run.trace, operation=number)
+    result = profile_trace(ProfileInput(trace, run.program, None, None, "trace"))
+    assert any("only kinds were used" in warning for warning in result.profile.warnings)
+    assert score(run, result.log).matched >= 0.999
+
+
+@pytest.mark.parametrize("kept", [(1.0, 0.0), (0.95, 0.5)])
+def test_losses_of_one_type_are_no_other_order(kept: tuple[float, float]) -> None:
+    """Where most ENDs are lost, the program is still the right one."""
+    run = make_run(ForeignCase(operations=30, units=1, loss=0.0), 1)
+    stays = np.random.default_rng(0).random(len(run.trace)) < np.array(kept)[run.trace.type]
+    thin = replace(
+        run.trace, **{name: getattr(run.trace, name)[stays] for name in ("time_ns", "id", "type", "core", "operation")}
+    )
+    assert check_order(thin, Sequence.of(run.program, None, thin.kinds), "trace") == (thin, [])

@@ -30,6 +30,7 @@ from framefit.profiling.expectation import (
     operation_positions,
 )
 from framefit.profiling.formats.readers import ReadTrace, read_trace
+from framefit.profiling.order import check_order
 from framefit.profiling.pairing import pair_events
 from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 from framefit.profiling.totals import MaskedRepair, Sums
@@ -197,6 +198,8 @@ def profile_trace(
     named = bool(np.all(trace.operation >= 0))
     sequence = Sequence.of(source.program, launches, trace.kinds, named=named)
     trace, notes = drop_unreadable(trace, sequence)
+    trace, contradictions = check_order(trace, sequence, source.where)
+    notes += contradictions
     notify(f"matching {len(trace)} events with the program")
 
     def reconstruct(received: Trace) -> Reconstruction:
