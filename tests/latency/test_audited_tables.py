@@ -15,7 +15,7 @@ import pytest
 
 import framefit
 from framefit import InputError, Model, calibrate, measure
-from framefit.core.latency_table import AuditedNetwork, LatencyTable, read_table
+from framefit.core.latency_table import AuditedNetwork, LatencyTable, merged, read_table
 from framefit.core.target import Variation, resolve_target
 from framefit.devices.clock import VirtualClock
 from framefit.devices.device import Completion
@@ -87,8 +87,9 @@ def test_what_is_not_additive_is_corrected_for_other_networks(few: object) -> No
     assert table.correction is not None
     assert table.correction.class_factors["convolution"] == pytest.approx(0.7, abs=0.05)
     found = framefit.estimate(model, table, any_fingerprint=True)
+    assert found.total_ns == found.measured_ns
     truth = sum(device.layers_ns(model.grouped(device.fusions(model)), "vpu0"))
-    assert found.total_ns - found.overhead_ns == pytest.approx(truth, rel=0.02)
+    assert found.predicted_ns - found.overhead_ns == pytest.approx(truth, rel=0.02)
     assert found.plain_sum_ns > 1.3 * truth
 
 
@@ -189,12 +190,14 @@ class Machine:
     Attributes:
         speed: from the time in ns to how many times as long launches take.
         excess: how many times as long networks take, beside their layers alone.
+        in_turn: how many times as long a network's launch takes behind one of another model.
     """
 
     def __init__(self) -> None:
         self._inner = board()
         self.speed: Callable[[int], float] = lambda now_ns: 1.0  # noqa: ARG005
-        self.excess = 1.0
+        self.excess, self.in_turn = 1.0, 1.0
+        self._latest: object = None
         self.capabilities = dataclasses.replace(self._inner.capabilities, simulated=False)
 
     def __getattr__(self, name: str) -> Any:
@@ -210,7 +213,9 @@ class Machine:
         inner, network = binding
         done = self._inner.submit(inner)
         beyond_ns = (self.excess - 1) * (done.duration_ns - self._inner.target.host.inference_ns) if network else 0.0
-        finished_ns = done.started_ns + round(self.speed(done.started_ns) * (done.duration_ns + beyond_ns))
+        factor = self.speed(done.started_ns) * (self.in_turn if network and inner is not self._latest else 1.0)
+        self._latest = inner
+        finished_ns = done.started_ns + round(factor * (done.duration_ns + beyond_ns))
         self._inner.clock.sleep_until_ns(finished_ns)
         return Completion(done.started_ns, finished_ns)
 
@@ -304,3 +309,20 @@ def test_a_correction_that_leaves_too_great_an_error_is_not_applied(few: object)
     found = audit.with_audit(plain, [], UNIT, rows)
     assert (found.correction, found.audit) == (None, None)
     assert "not corrected: networks left out of the fit differ by" in found.warnings[-1]
+
+
+def test_what_was_measured_whole_is_stated_beside_the_prediction(few: object) -> None:
+    """Behind itself and in turn with others; its layers and the rest are all of it, and a merged table keeps it."""
+    machine = Machine()
+    machine.excess, machine.in_turn = 1.2, 1.1
+    model = NETWORKS["attention"]()
+    table = measure(model, target=machine, repeats=25)
+    estimate = framefit.estimate(model, merged([table]), any_fingerprint=True)
+    assert estimate.total_ns == estimate.measured_ns == table.networks[0].alone_ns
+    assert estimate.measured_in_turn_ns == pytest.approx(1.1 * estimate.total_ns, rel=0.01)
+    assert estimate.predicted_ns == pytest.approx(estimate.total_ns, rel=0.05)
+    assert sum(layer.latency_ns for layer in estimate.layers) + estimate.rest_ns == estimate.total_ns
+    assert estimate.rest_ns == pytest.approx(estimate.overhead_ns, abs=len(estimate.layers))
+    assert any("caches as it left them" in note for note in estimate.notes)
+    other = framefit.estimate(NETWORKS[NAMES[0]](), table, any_fingerprint=True)
+    assert (other.measured_ns, other.total_ns) == (None, other.predicted_ns)

@@ -76,8 +76,8 @@ def test_an_estimate() -> None:
     assert rows["Plain"][2:4] == ["1.00", "ms"]
     assert rows["Correction"][1:3] == ["-50", "us"]
     assert rows["Coverage"][1:3] == ["50.0", "%"]
-    assert rows["a[b]"] == ["a[b]", "Conv+Relu", "750", "us", "±", "1.0", "%", "75.0", "%", "measured"]
-    assert rows["c"] == ["c", "Conv+Relu", "250", "us", "-40", "..", "+60", "%", "25.0", "%", "interpolated"]
+    assert rows["a[b]"] == ["a[b]", "Conv+Relu", "750", "us", "±", "1.0", "%", "50.0", "%", "measured"]
+    assert rows["c"] == ["c", "Conv+Relu", "250", "us", "-40", "..", "+60", "%", "16.7", "%", "interpolated"]
     assert "batch taken as 1" in text
 
 
@@ -170,4 +170,4 @@ def test_names_give_way(width: int) -> None:
 def test_many_rows_are_cut_off() -> None:
     """The caption says how many are left out."""
     many = replace(ESTIMATE, layers=tuple(layer(f"l{index}", 5, 4, 6) for index in range(250)))
-    assert "... 50 more" in shown(view(many))
+    assert "... 51 more" in shown(view(many))

@@ -11,9 +11,10 @@ import pytest
 import framefit
 from framefit import InputError, Timetable
 from framefit.core.files import write_record
-from framefit.core.latency_table import LatencyEntry, LatencyTable
+from framefit.core.latency_table import LatencyEntry, LatencyTable, MeasuredNetwork
 from framefit.core.model import configuration
 from framefit.devices.ort import OrtDevice
+from framefit.latency.terms import layers_digest
 from framefit.planning.check import check_timetable
 from framefit.workflows.plan import plan, ready
 from workloads import chain, no_noise, small, write_app, write_models, write_target
@@ -95,6 +96,26 @@ def test_nothing_is_run(here: tuple[Path, LatencyTable], untouched: None) -> Non
     assert (one.max_relative_difference, cut.max_relative_difference) == (0.0, None)
     assert "nothing was measured" in timetable.reasons[0]
     assert TABLE in timetable.reasons[0]
+
+
+def test_a_model_that_was_measured_whole_is_planned_with_that(here: tuple[Path, LatencyTable], untouched: None) -> None:
+    """Segments share what it took in turn with others, not the sum of its layers."""
+    folder, table = here
+    device = OrtDevice()
+    networks = []
+    for model, ns in ((small(), 70_000), (chain(), 2 * whole_ns(table))):
+        digest = layers_digest(device.lowered(model))
+        interval_ns = (ns - 500, ns + 500)
+        networks.append(
+            MeasuredNetwork(
+                name=model.name, digest=digest, unit=table.units[0], alone_ns=ns - 5000, alone_interval_ns=interval_ns,
+                in_turn_ns=ns, in_turn_interval_ns=interval_ns,
+            )
+        )  # fmt: skip
+    whole = msgspec.structs.replace(table, networks=tuple(networks))
+    one, cut = planned(folder, whole).models
+    assert one.segments[0].median_ns == 70_000
+    assert sum(segment.median_ns for segment in cut.segments) == pytest.approx(2 * whole_ns(table), rel=0.05)
 
 
 def test_quantiles_cover_how_launches_vary(here: tuple[Path, LatencyTable], untouched: None) -> None:

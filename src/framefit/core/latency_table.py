@@ -30,6 +30,7 @@ __all__ = [
     "LatencyTable",
     "MachineCorrection",
     "MeasuredFusion",
+    "MeasuredNetwork",
     "MeasuredRun",
     "Overhead",
     "TableComparison",
@@ -259,6 +260,7 @@ class LatencyTable(Record, kw_only=True, dict=True):
         warnings: reasons why figures are uncertain, each with a remedy.
         settings: of the measurement: repeats, seed and so on.
         runs: all samples.
+        networks: models that were launched whole.
         fusions: which layers measurements show to be one entry, and which not; ``None``: as the device says.
         fingerprint: facts of device, clock, runtime and threads; the table only applies to devices with the same
             fingerprint.
@@ -276,6 +278,7 @@ class LatencyTable(Record, kw_only=True, dict=True):
     warnings: tuple[str, ...] = ()
     settings: dict[str, Value] = {}
     runs: tuple[MeasuredRun, ...] = ()
+    networks: tuple[MeasuredNetwork, ...] = ()
     fusions: tuple[MeasuredFusion, ...] | None = None
 
     @cached_property
@@ -314,6 +317,26 @@ class LatencyTable(Record, kw_only=True, dict=True):
     def units(self) -> tuple[str, ...]:
         """Units of its entries, in order."""
         return tuple(dict.fromkeys(entry.unit for entry in self.entries))
+
+
+class MeasuredNetwork(Record, kw_only=True):
+    """A network of a table's layers that was launched whole.
+
+    Attributes:
+        digest: of its layers, whatever their weights are.
+        alone_ns: of a launch behind others of itself: the caches hold what it left there.
+        alone_interval_ns: 90 %.
+        in_turn_ns: of a launch behind those of other networks and layers, which have filled the caches.
+        in_turn_interval_ns: 90 %.
+    """
+
+    name: str
+    digest: str
+    unit: str
+    alone_ns: int
+    alone_interval_ns: tuple[int, int]
+    in_turn_ns: int
+    in_turn_interval_ns: tuple[int, int]
 
 
 class MachineCorrection(Record, kw_only=True):
@@ -493,6 +516,9 @@ def merged(tables: Sequence[LatencyTable]) -> LatencyTable:
         ),
         warnings=tuple(dict.fromkeys(warning for table in tables for warning in table.warnings)),
         runs=tuple(run for table in tables for run in table.runs),
+        networks=tuple(
+            {(network.digest, network.unit): network for table in tables for network in table.networks}.values()
+        ),
         fusions=_fused(tables),
     )
 

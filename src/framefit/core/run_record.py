@@ -397,8 +397,15 @@ class LatencyEstimate(Record, kw_only=True):
     """A network's latency from a table (``framefit estimate --json``).
 
     Attributes:
-        total_ns: of a launch of the whole network: plain sum, correction and overhead.
+        total_ns: of a launch of the whole network: measured where it was, else predicted.
         interval_ns: 90 % interval of the total.
+        predicted_ns: plain sum, correction and overhead; what the network itself took is not used.
+        predicted_interval_ns: 90 %.
+        measured_ns: of a launch behind others of itself, with the caches as it left them; ``None``: only layers were
+            measured.
+        measured_in_turn_ns: of a launch behind those of other networks and layers, which have filled the caches.
+        rest_ns: what the total has beside ``layers``, which are scaled where it was measured: then both together are
+            the total, and this is the launch with its transfers.
         plain_sum_ns: of the layers, without correction and overhead.
         correction_ns: from the audit of other networks; 0 in a table without one.
         overhead_ns: of the host and of transfers, once; 0 in a table without an overhead model.
@@ -413,6 +420,11 @@ class LatencyEstimate(Record, kw_only=True):
     unit: str
     total_ns: int
     interval_ns: tuple[int, int]
+    predicted_ns: int = 0
+    predicted_interval_ns: tuple[int, int] = (0, 0)
+    measured_ns: int | None = None
+    measured_in_turn_ns: int | None = None
+    rest_ns: int = 0
     plain_sum_ns: int
     correction_ns: int
     overhead_ns: int

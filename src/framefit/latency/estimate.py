@@ -25,7 +25,14 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.files import write_record
-from framefit.core.latency_table import LatencyEntry, LatencyTable, Value, check_fingerprint, read_table
+from framefit.core.latency_table import (
+    LatencyEntry,
+    LatencyTable,
+    MeasuredNetwork,
+    Value,
+    check_fingerprint,
+    read_table,
+)
 from framefit.core.model import Layer, Model, Node, configuration, epilogue_groups
 from framefit.core.model.builtin import load_model
 from framefit.core.model.lowering import owners
@@ -97,6 +104,7 @@ class Estimator:
         self._known: dict[tuple[str, bytes], _Price | None] = {}
         audited = () if table.audit is None else table.audit.networks
         self._audited = {network.digest: network for network in audited if network.digest}
+        self._measured = {network.digest: network for network in table.networks if network.unit == unit}
 
     def estimate(self, model: Model, names: Sequence[str] | None = None) -> LatencyEstimate:
         """Estimate the latency of a launch of a whole model or segment.
@@ -117,7 +125,8 @@ class Estimator:
         table = self.table
         by_class = class_sums(model.layers, (price.latency_ns for price in prices))
         overhead = transfer_ns(model, table.overhead)
-        audited = self._audited.get(layers_digest(model)) if self._audited else None
+        digest = layers_digest(model) if self._audited or self._measured else ""
+        audited, measured = self._audited.get(digest), self._measured.get(digest)
         if audited is None:
             added = correction_ns(by_class, terms_of(model), table.correction)
         else:  # a prediction does not know what the network itself took
@@ -125,28 +134,37 @@ class Estimator:
         total = max(plain + added + overhead, 0.0)
         half = self._half_width(prices, total)
         timed = [price for price in prices if price.source != "view"]
+        predicted = round(total), (max(math.floor(total - half), 0), math.ceil(total + half))
+        whole_ns, interval_ns = predicted if measured is None else (measured.alone_ns, measured.alone_interval_ns)
+        scale = 1.0 if measured is None or plain <= 0 else max(whole_ns - overhead, 0.0) / plain
+        layers = tuple(
+            LayerLatency(
+                name=layer.name,
+                op=layer.op,
+                latency_ns=round(scale * price.latency_ns),
+                interval_ns=(math.floor(scale * price.interval_ns[0]), math.ceil(scale * price.interval_ns[1])),
+                source=price.source,
+            )
+            for layer, price in zip(model.layers, prices, strict=True)
+        )
         return LatencyEstimate(
             model=model.name,
             target=table.target,
             unit=self.unit,
-            total_ns=round(total),
-            interval_ns=(max(math.floor(total - half), 0), math.ceil(total + half)),
+            total_ns=whole_ns,
+            interval_ns=interval_ns,
+            predicted_ns=predicted[0],
+            predicted_interval_ns=predicted[1],
+            measured_ns=None if measured is None else measured.alone_ns,
+            measured_in_turn_ns=None if measured is None else measured.in_turn_ns,
+            rest_ns=whole_ns - sum(layer.latency_ns for layer in layers),
             plain_sum_ns=round(plain),
             correction_ns=round(added),
             overhead_ns=round(overhead),
             coverage_ratio=sum(price.covered for price in timed) / len(timed) if timed else 1.0,
             estimated_ns=round(math.fsum(price.latency_ns for price in timed if not price.covered)),
-            layers=tuple(
-                LayerLatency(
-                    name=layer.name,
-                    op=layer.op,
-                    latency_ns=round(price.latency_ns),
-                    interval_ns=price.interval_ns,
-                    source=price.source,
-                )
-                for layer, price in zip(model.layers, prices, strict=True)
-            ),
-            notes=self._notes(model, prices),
+            layers=layers,
+            notes=self._notes(model, prices, measured),
         )
 
     def layers_ns(self, model: Model) -> list[float]:
@@ -224,8 +242,13 @@ class Estimator:
         audited = student_quantile(correction.networks - 1) * correction.error_ratio * total
         return math.hypot(Z90 * math.sqrt(variance), audited)
 
-    def _notes(self, model: Model, prices: Sequence[_Price]) -> tuple[str, ...]:
+    def _notes(self, model: Model, prices: Sequence[_Price], measured: MeasuredNetwork | None) -> tuple[str, ...]:
         notes = list(model.defaulted_dims)
+        if measured is not None:
+            notes.append(
+                "the total was measured: launches of the network alone, which find the caches as it left them; in turn "
+                f"with others one takes {measured.in_turn_ns / 1e6:.3f} ms. Layers are scaled to it"
+            )
         if self.table.correction is None:
             notes.append("the table was not audited: the interval holds the errors of layers, not those of their sum")
         for source, method in (("interpolated", "between measured shapes"), ("modelled", "by the calibrated model")):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from framefit.core.latency_table import (
     AuditedNetwork,
     LatencyTable,
     MachineCorrection,
+    MeasuredNetwork,
     Unmeasured,
     check_fingerprint,
     read_table,
@@ -45,7 +47,7 @@ from framefit.latency.campaign import LEAST_REPEATS, Campaign
 from framefit.latency.estimate import Estimator, open_target
 from framefit.latency.fusion import known_groups, measured_fusions, recorded
 from framefit.latency.interpolation import ShapeChoice
-from framefit.latency.rounds import Rounds
+from framefit.latency.rounds import Rounds, interval
 from framefit.latency.settings import CalibrateSettings, MeasureSettings
 from framefit.latency.subjects import GridSpec, Subject, distinct_layers, grid_models, layer_key
 from framefit.latency.terms import layers_digest
@@ -189,7 +191,33 @@ class _TableBuilder:
         if table.entries and settings.fusions == "measured":
             self._warnings += _mismatches(table, self._unit, own, campaign.rounds)
         fusions = tuple(self._fusions) if settings.fusions == "measured" else None
-        return msgspec.structs.replace(table, warnings=(*table.warnings, *self._warnings), fusions=fusions)
+        return msgspec.structs.replace(
+            table,
+            warnings=(*table.warnings, *self._warnings),
+            fusions=fusions,
+            networks=self._measured_networks(campaign.rounds, own),
+        )
+
+    def _measured_networks(self, rounds: Rounds, own: Sequence[tuple[Model, int]]) -> tuple[MeasuredNetwork, ...]:
+        """The models that were launched whole, now or in the campaign that this one continues."""
+        before = () if self._earlier is None else self._earlier.networks
+        networks = {network.digest: network for network in before}
+        if rounds.measured:
+            medians = rounds.medians()
+            for model, place in own:
+                if len(rounds.runs[place].turns_ns):
+                    in_turn_ns, in_turn_interval_ns = rounds.in_turn_ns(place)
+                    network = MeasuredNetwork(
+                        name=model.name,
+                        digest=layers_digest(model),
+                        unit=self._unit,
+                        alone_ns=round(medians[0, place]),
+                        alone_interval_ns=_whole(interval(medians[:, place])),
+                        in_turn_ns=round(in_turn_ns),
+                        in_turn_interval_ns=_whole(in_turn_interval_ns),
+                    )
+                    networks[network.digest] = network
+        return tuple(networks.values())
 
     def _repeat_slow(self, campaign: Campaign) -> bool:
         """Wait and repeat slow rounds; say so where many remain. Return whether all launches have their samples."""
@@ -317,6 +345,10 @@ class _TableBuilder:
         seconds = (self._device.clock.now_ns() - self._begun) / 1e9
         late = settings.max_seconds is not None and seconds >= settings.max_seconds
         return late or (self._stop is not None and self._stop())
+
+
+def _whole(bounds: tuple[float, float]) -> tuple[int, int]:
+    return math.floor(bounds[0]), math.ceil(bounds[1])
 
 
 def _mismatches(table: LatencyTable, unit: str, wholes: Sequence[tuple[Model, int]], rounds: Rounds) -> list[str]:

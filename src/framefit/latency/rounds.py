@@ -53,6 +53,7 @@ class Run:
         digest: of the model, and of the state in which it is launched.
         first_ns: duration of its first launch.
         samples_ns: rounds x launches in a turn, corrected for drift.
+        turns_ns: the first launch of each turn, behind those of other runs; whether or not it is among the samples.
     """
 
     role: str
@@ -62,6 +63,7 @@ class Run:
     output_bytes: int
     first_ns: int
     samples_ns: Floats = field(default_factory=lambda: np.empty((0, RUNS)))
+    turns_ns: Floats = field(default_factory=lambda: np.empty(0))
 
     @property
     def rounds_ns(self) -> Floats:
@@ -187,10 +189,11 @@ class Rounds:
         is_reference = np.asarray([run is reference for run in order])
         speeds = self._speeds(samples[is_reference], np.flatnonzero(is_reference), len(order))
         if not self._resident:
-            samples /= speeds[:, :, None]
-        for run, values in zip(order, samples, strict=True):
+            launches /= speeds[:, :, None]
+        for run, values, first in zip(order, samples, launches[:, :, 0], strict=True):
             if run is not reference:
                 run.samples_ns = np.concatenate([run.samples_ns, values])
+                run.turns_ns = np.concatenate([run.turns_ns, first])
         turns = samples[is_reference].transpose(1, 0, 2).reshape(-1, RUNS)
         reference.samples_ns = np.concatenate([reference.samples_ns, turns])
         return bool(samples.shape[1] == missing)
@@ -200,6 +203,7 @@ class Rounds:
         for place, run in enumerate(self.runs):
             if place != self._reference:
                 run.samples_ns = np.delete(run.samples_ns, self.slow_rounds, axis=0)
+                run.turns_ns = np.delete(run.turns_ns, self.slow_rounds)
         self.slow_rounds = []
 
     def round_ns(self, places: Collection[int]) -> float:
@@ -231,6 +235,11 @@ class Rounds:
         if self.step_ns:
             return float(self.runs[place].kept_ns(self.step_ns).mean())
         return float(_middle(self.runs[place].rounds_ns[None], self._kept)[0])
+
+    def in_turn_ns(self, place: int) -> tuple[float, tuple[float, float]]:
+        """Duration of a run behind others, with its 90 % interval."""
+        turns = replicates([self.runs[place].turns_ns], np.random.default_rng(self._seed), self._kept)[:, 0]
+        return float(turns[0]), interval(turns)
 
     def steady(self, place: int) -> bool:
         """Whether the device's speed stayed the same while this run was measured."""

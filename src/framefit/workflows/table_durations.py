@@ -102,6 +102,8 @@ class TableDurations:
       widened from its 90 % to the quantile as a normal distribution's. A segment is taken to be
       wrong by its model's ratio.
 
+    A model that was measured whole takes what it took in turn with others, and its layers share that.
+
     A boundary costs what two runs of layers take more apart than as one launch. A table of what a runtime
     makes of layers (:func:`framefit.latency.estimate.model_estimate`) tells the whole model; its
     segments have their layers' share of that, and the copies between layouts that a cut adds.
@@ -197,8 +199,9 @@ class TableDurations:
             if note not in task.model.defaulted_dims:
                 text = note if note.startswith("the table") else f"{task.name}: {note}"
                 self.warnings += [text] if text not in self.warnings else []
+        whole_ns = estimate.measured_in_turn_ns or estimate.total_ns  # models of a workload run in turn
         error_ns = (estimate.interval_ns[1] - estimate.total_ns) * self._widened
         excess = 1 + math.hypot(self._spread - 1, error_ns / max(estimate.total_ns, 1))
         prices = SegmentPrices(task.model, self._estimator, [layer.latency_ns for layer in estimate.layers])
-        scale = estimate.total_ns / max(prices.duration_ns(0, len(estimate.layers) - 1), 1.0)
-        return _LookedUp(prices, estimate.total_ns, scale, excess)
+        scale = whole_ns / max(prices.duration_ns(0, len(estimate.layers) - 1), 1.0)
+        return _LookedUp(prices, whole_ns, scale, excess)

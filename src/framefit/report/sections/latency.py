@@ -294,15 +294,18 @@ def _estimate(estimate: LatencyEstimate, **_: object) -> Description:
     text = f"(90 %: {interval}): {estimate.model} on {estimate.target}, unit {estimate.unit}"
     timed = sum(layer.source != "view" for layer in estimate.layers)
     coverage, remark = estimate.coverage_ratio, f"of {timed} layers have an entry of their own"
+    figures: list[tuple[str, int, str]] = [
+        ("Predicted", estimate.predicted_ns, _interval(estimate.predicted_ns, estimate.predicted_interval_ns).text),
+        ("Plain sum", estimate.plain_sum_ns, "of the layers"),
+        ("Correction", estimate.correction_ns, "from whole networks that were audited"),
+        ("Overhead", estimate.overhead_ns, "of the host and of transfers, once"),
+    ]
+    if estimate.measured_in_turn_ns is not None:
+        figures.insert(0, ("Measured in turn", estimate.measured_in_turn_ns, "behind other networks and layers"))
+    if estimate.measured_ns is not None:
+        figures.insert(0, ("Measured", estimate.measured_ns, "behind itself, with the caches as it left them"))
     quantities = [
-        *(
-            Quantity(name, ns, format_duration(ns), remark, card=True)
-            for name, ns, remark in (
-                ("Plain sum", estimate.plain_sum_ns, "of the layers"),
-                ("Correction", estimate.correction_ns, "from whole networks that were audited"),
-                ("Overhead", estimate.overhead_ns, "of the host and of transfers, once"),
-            )
-        ),
+        *(Quantity(name, ns, format_duration(ns), remark, card=True) for name, ns, remark in figures),
         Quantity("Coverage", coverage, format_ratio(coverage), remark, "more", card=True),
         Quantity(
             "Estimated",
@@ -319,11 +322,14 @@ def _estimate(estimate: LatencyEstimate, **_: object) -> Description:
             layer.op,
             duration(layer.latency_ns),
             _interval(layer.latency_ns, layer.interval_ns),
-            ratio(layer.latency_ns / estimate.plain_sum_ns) if estimate.plain_sum_ns else NONE,
+            ratio(layer.latency_ns / estimate.total_ns) if estimate.total_ns else NONE,
             Cell(layer.source, tone="uncertain" if layer.source in ("interpolated", "modelled") else ""),
         )
         for layer in estimate.layers
     ]
+    rest = estimate.rest_ns
+    share = ratio(rest / estimate.total_ns) if estimate.total_ns else NONE
+    rows.append(("beside the layers", "", duration(rest), NONE, share, Cell("the rest of the total")))
     layers = Section("Layers", columns(("layer", "op"), ("latency", "90 %", "share"), ("source",)), rows)
     notes = [Sentences("Notes", estimate.notes)] if estimate.notes else []
     return Description(Verdict("plain", format_duration(estimate.total_ns), text), quantities, [layers, *notes])
