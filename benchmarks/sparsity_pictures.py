@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.report.charts import ChartSeries, svg_chart
+from framefit.report.charts import Line, svg_chart
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -26,10 +26,11 @@ def mean(rows: Rows, key: str, **where: object) -> np.ndarray:
     return np.asarray(np.mean(chosen, axis=0))
 
 
-def series(name: str, x: npt.ArrayLike, y: npt.ArrayLike, kind: Literal["line", "dashed"] = "line") -> ChartSeries:
+def series(name: str, x: npt.ArrayLike, y: npt.ArrayLike, *, dashed: bool = False) -> Line:
     """A line of a chart, ratios as percent."""
     across, up = np.asarray(x, np.float64), 100 * np.asarray(y, np.float64)
-    return ChartSeries(name=name, x=tuple(across.tolist()), y=tuple(up.tolist()), kind=kind)
+    data = tuple(zip(across.tolist(), up.tolist(), strict=True))
+    return Line(name=name, kind="line", data=data, dashed=dashed)
 
 
 def accuracy(rows: Rows) -> str:
@@ -58,7 +59,7 @@ def search(rows: Rows) -> str:
         own = [row for row in rows if row["solver"] == name]
         if max(row["evaluations"] for row in own) == 1:
             best = mean(own, "validation_top1")
-            lines.append(series(name, (1, most), (best, best), "dashed"))
+            lines.append(series(name, (1, most), (best, best), dashed=True))
             continue
         best = np.mean([[best_at(row["curve"], step) for step in steps] for row in own], axis=0)
         changes = np.flatnonzero(np.diff(best))
@@ -78,7 +79,7 @@ def layers(rows: Rows) -> str:
     index = range(len(rows[0]["layers"]))
     lines = [series(label, index, mean(rows, "weight_sparsity_ratio", target=name)) for name, label in names.items()]
     activations = mean(rows, "activation_sparsity_ratio", target=rows[0]["target"])
-    lines.append(series("zeros in activations", index, activations, "dashed"))
+    lines.append(series("zeros in activations", index, activations, dashed=True))
     return svg_chart("Zeros in weights, at a part of each target's cycles", "layer", "zeros, %", lines)
 
 

@@ -20,7 +20,7 @@ from framefit.core.sparsity import (
     Spent,
     Threshold,
 )
-from framefit.report.charts import ChartSeries, svg_chart
+from framefit.report.charts import Line, svg_chart
 from framefit.report.sections.sparsity import KIND, write_sparsity_files
 from framefit.report.terminal import view
 
@@ -138,5 +138,6 @@ def test_the_files_hold_the_published_columns(result: SparsityResult, tmp_path: 
 
 def test_a_chart_without_points_and_with_a_single_one_is_drawn() -> None:
     """Axes need no more."""
-    for series in ([], [ChartSeries(name="one <&>", x=(1.0,), y=(2.0,))], [ChartSeries(name="none", x=(), y=())]):
-        ET.fromstring(svg_chart("title", "x", "y", series))
+    for data in ((), ((1.0, 2.0),)):
+        ET.fromstring(svg_chart("title", "x", "y", [Line(name="one <&>", kind="line", data=data)]))
+    ET.fromstring(svg_chart("title", "x", "y", []))

@@ -19,11 +19,11 @@ from framefit.report.html import write_timeline_page
 from framefit.report.timeline import Happened, LossRegion
 
 
-def written(path, made, *, title="face & depth", summary=True, force=False, **changed):
+def written(path, made, *, title="face & depth", summary=True, **changed):
     """The page of everything that is made up."""
     told = {"windows": made.windows, "losses": made.losses} | changed
     happened = Happened(made.log, made.program, made.launches, **told)
-    write_timeline_page(path, happened, title=title, profile=made.profile if summary else None, force=force)
+    write_timeline_page(path, happened, title=title, profile=made.profile if summary else None)
     return path.read_text()
 
 
@@ -140,12 +140,11 @@ def test_far_times(profiled, tmp_path):
 
 
 def test_overwriting_a_page(profiled, tmp_path):
-    """A file is overwritten only with ``force``."""
+    """No file is overwritten."""
     path = tmp_path / "timeline.html"
     written(path, profiled)
     with pytest.raises(InputError, match="--force"):
         written(path, profiled)
-    written(path, profiled, force=True)
 
 
 @needs_browser

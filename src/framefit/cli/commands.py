@@ -42,11 +42,9 @@ COMMANDS: dict[str, tuple[type[Settings] | None, type[Settings], Command[Any]]] 
 """Name -> the verb's settings, what the command line has beside them, and what does the work."""
 
 
-def _command(
-    verb: type[Settings] | None, screen: type[S], name: str | None = None
-) -> Callable[[Command[S]], Command[S]]:
+def _command(verb: type[Settings] | None, screen: type[S]) -> Callable[[Command[S]], Command[S]]:
     def add(command: Command[S]) -> Command[S]:
-        COMMANDS[name or command.__name__.replace("_", "-")] = (verb, screen, command)
+        COMMANDS[command.__name__.replace("_", "-")] = (verb, screen, command)
         return command
 
     return add

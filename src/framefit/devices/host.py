@@ -300,12 +300,11 @@ def reserved_cores(cores: Collection[int], but: int) -> Iterator[bool]:
 # Permissions, tested by trying
 
 
-def thread_state(thread: int, root: Path = ROOT) -> tuple[bool, int]:
+def thread_state(thread: int) -> tuple[bool, int]:
     """Whether a thread of this process runs or is ready, and its processor time (Linux; elsewhere no, 0).
 
     Args:
         thread: identifier of the thread, which may have ended.
-        root: of the file system.
 
     Returns:
         Whether it only waits for a core, and nanoseconds, in ticks of 10 ms.
@@ -313,18 +312,18 @@ def thread_state(thread: int, root: Path = ROOT) -> tuple[bool, int]:
     native = next(
         (thread_object.native_id for thread_object in threading.enumerate() if thread_object.ident == thread), None
     )
-    cells = read_text_or(root, f"proc/self/task/{native}/stat").rpartition(")")[2].split()  # names vary
+    cells = read_text_or(ROOT, f"proc/self/task/{native}/stat").rpartition(")")[2].split()  # names vary
     if len(cells) < _STAT_CELLS:
         return False, 0
     return cells[0] == "R", (int(cells[11]) + int(cells[12])) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
 
-def steal_time_reader(core: int, root: Path = ROOT) -> Callable[[], int] | None:
+def steal_time_reader(core: int) -> Callable[[], int] | None:
     """Make a function that reads for how long a virtual machine's host kept a core from running, in ns since boot.
 
     The kernel counts it ("steal") in ticks of 10 ms. ``None``: it is not known.
     """
-    label, path = f"cpu{core} ".encode(), root / "proc/stat"
+    label, path = f"cpu{core} ".encode(), ROOT / "proc/stat"
     try:
         path.open("rb", buffering=0).close()
         tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
@@ -427,11 +426,10 @@ def realtime_priority_permitted() -> bool:
     return _in_own_thread(attempt)
 
 
-def wake_up_lateness_ns(core: int | None = None, sleeps: int = 100, period_ns: int = 2_000_000) -> tuple[int, ...]:
-    """Measure how late a sleeping thread wakes up, with the most precise timer that it can have.
+def wake_up_lateness_ns(sleeps: int = 100, period_ns: int = 2_000_000) -> tuple[int, ...]:
+    """Measure how late a sleeping thread of :func:`default_core` wakes up, by its most precise timer.
 
     Args:
-        core: core of the thread; default: :func:`default_core`.
         sleeps: number of sleeps; the first one is not counted.
         period_ns: time between two deadlines, on an absolute grid.
 
@@ -441,7 +439,7 @@ def wake_up_lateness_ns(core: int | None = None, sleeps: int = 100, period_ns: i
 
     def sleep_repeatedly() -> tuple[int, ...]:
         lateness = []
-        with pinned(default_core() if core is None else core):
+        with pinned(default_core()):
             RealClock.sharpen()
             start = time.perf_counter_ns()
             for index in range(1, sleeps + 2):

@@ -182,35 +182,21 @@ _CHART_STYLE = (
 )
 
 
-class ChartSeries(Record, kw_only=True):
-    """One line of a chart.
-
-    Attributes:
-        name: in the legend.
-        x, y: of its points.
-        kind: "line" with points, "points" alone, or "dashed".
-    """
-
-    name: str
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    kind: Literal["line", "points", "dashed"] = "line"
-
-
-def svg_chart(title: str, x_name: str, y_name: str, series: Sequence[ChartSeries]) -> str:
-    """Draw series into one pair of axes.
+def svg_chart(title: str, x_name: str, y_name: str, lines: Sequence[Line]) -> str:
+    """Draw lines and points into one pair of axes, a line's points too.
 
     Args:
         title: above.
         x_name: of the horizontal axis, with its unit.
         y_name: of the vertical axis, with its unit.
-        series: at most one colour each; without points they are left out.
+        lines: of the kinds "line" and "points", in the palette's order; without data they are left out.
 
     Returns:
         The SVG's text.
     """
-    shown = [line for line in series if line.x]
-    xs, ys = _chart_range([x for line in shown for x in line.x]), _chart_range([y for line in shown for y in line.y])
+    points = [[(x, y) for x, y, *_ in line.data if x is not None and y is not None] for line in lines]
+    shown = [(line, pairs) for line, pairs in zip(lines, points, strict=True) if pairs]
+    xs, ys = (_chart_range([pair[axis] for _, pairs in shown for pair in pairs]) for axis in (0, 1))
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = (x - xs[0]) / (xs[1] - xs[0]) * (_CHART_WIDTH - _CHART_LEFT - _CHART_RIGHT)
@@ -235,20 +221,20 @@ def svg_chart(title: str, x_name: str, y_name: str, series: Sequence[ChartSeries
     for value in _chart_ticks(*xs):
         x, y = place(value, ys[0])
         parts.append(f'<text x="{x}" y="{y + 18}" text-anchor="middle" class="tick">{value:g}</text>')
-    for index, line in enumerate(shown):
+    for index, (line, pairs) in enumerate(shown):
         colour = _CHART_COLOURS[index % len(_CHART_COLOURS)]
-        parts += _chart_series(line, colour, [place(*point) for point in zip(line.x, line.y, strict=True)])
+        parts += _chart_line(line, colour, [place(*pair) for pair in pairs])
         y = _CHART_TOP + 12 + 22 * index
         across = (20,) if line.kind == "points" else (10, 30)
-        parts += _chart_series(line, colour, [(_CHART_WIDTH - _CHART_RIGHT + x, y) for x in across])
+        parts += _chart_line(line, colour, [(_CHART_WIDTH - _CHART_RIGHT + x, y) for x in across])
         parts.append(f'<text x="{_CHART_WIDTH - _CHART_RIGHT + 36}" y="{y + 4}">{escape(line.name)}</text>')
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _chart_series(line: ChartSeries, colour: str, points: list[tuple[float, float]]) -> list[str]:
+def _chart_line(line: Line, colour: str, points: list[tuple[float, float]]) -> list[str]:
     parts = []
     if line.kind != "points" and len(points) > 1:
-        dashes = ' stroke-dasharray="6 4"' if line.kind == "dashed" else ""
+        dashes = ' stroke-dasharray="6 4"' * line.dashed
         path = " ".join(f"{x},{y}" for x, y in points)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>')
     return [*parts, *(f'<circle cx="{x}" cy="{y}" r="4" fill="{colour}"/>' for x, y in points)]

@@ -25,9 +25,7 @@ _CHUNK = 1 << 16
 _HOWS = [json.dumps(HOW_WORDS[how]) for how in How]
 
 
-def write_chrome(
-    path: str | Path, log: OperationLog, program: Program, launches: Launches | None = None, *, force: bool = False
-) -> None:
+def write_chrome(path: str | Path, log: OperationLog, program: Program, launches: Launches | None = None) -> None:
     """Write one event an operation, a thread a unit; ``args`` say how each edge is known, and the rest.
 
     Inferred edges have their interval in ``args``: ``start_ns`` or ``end_ns``, lowest and highest
@@ -38,14 +36,13 @@ def write_chrome(
         log: operations.
         program: names units, models, segments and layers.
         launches: windows and frames of the inferences; ``None``: not known.
-        force: overwrite.
 
     Raises:
-        InputError: the file exists and ``force`` is not set, or it cannot be written.
+        InputError: the file exists, or it cannot be written.
     """
     operations = NamedOperations.of(log, program)
     heads = [_head(operation) for operation in operations.named]
-    with write_whole(path, force=force) as file:
+    with write_whole(path) as file:
         file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
         file.write(_metadata("process_name", "framefit", 0).encode())
         for thread, track in enumerate(unit_tracks(log, program), start=1):

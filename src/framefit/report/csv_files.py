@@ -116,7 +116,7 @@ _EVENT_COLUMNS = (
 )
 
 
-def write_events(path: str | Path, log: OperationLog, program: Program, *, force: bool = False) -> None:
+def write_events(path: str | Path, log: OperationLog, program: Program) -> None:
     """Write the START and the END of every operation, in the program's order, launch by launch.
 
     A ``.json`` file holds the same by column: ``{"schema_version": 1, "count": N, "columns": {NAME: [...]}}``.
@@ -125,30 +125,28 @@ def write_events(path: str | Path, log: OperationLog, program: Program, *, force
         path: usually ``events.csv``; ``.json`` for JSON.
         log: operations.
         program: names operations, units and programs.
-        force: overwrite.
 
     Raises:
-        InputError: the file exists and ``force`` is not set, or it cannot be written.
+        InputError: the file exists, or it cannot be written.
     """
     edges = np.arange(2 * len(log))
-    _write_events(path, _Events(log, program), edges, _EVENT_COLUMNS, force=force)
+    _write_events(path, _Events(log, program), edges, _EVENT_COLUMNS)
 
 
-def write_lost(path: str | Path, log: OperationLog, program: Program, *, force: bool = False) -> None:
+def write_lost(path: str | Path, log: OperationLog, program: Program) -> None:
     """Write the events that were lost: as :func:`write_events`, and ``rule``, by which each was inferred.
 
     Args:
         path: usually ``lost.csv``; ``.json`` for JSON.
         log: operations.
         program: names operations, units and programs.
-        force: overwrite.
 
     Raises:
-        InputError: the file exists and ``force`` is not set, or it cannot be written.
+        InputError: the file exists, or it cannot be written.
     """
     how = np.stack([log.start_how, log.end_how], axis=1).reshape(-1)
     lost = np.flatnonzero(how != How.MEASURED)
-    _write_events(path, _Events(log, program), lost, (*_EVENT_COLUMNS, "rule"), force=force)
+    _write_events(path, _Events(log, program), lost, (*_EVENT_COLUMNS, "rule"))
 
 
 def read_events(path: str | Path) -> tuple[OperationLog, Program]:
@@ -280,10 +278,8 @@ class _Events:
         return list(words[name]) if name in words else list(numbers[name].tolist())
 
 
-def _write_events(
-    path: str | Path, events: _Events, edges: npt.NDArray[np.int64], columns: tuple[str, ...], *, force: bool
-) -> None:
-    with write_whole(path, force=force) as file:
+def _write_events(path: str | Path, events: _Events, edges: npt.NDArray[np.int64], columns: tuple[str, ...]) -> None:
+    with write_whole(path) as file:
         if Path(path).suffix == ".json":
             _write_json(file, events, edges, columns)
             return

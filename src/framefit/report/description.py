@@ -6,7 +6,7 @@ A file of ``sections`` describes one kind of result with these; :mod:`~framefit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -54,9 +54,9 @@ NONE = Cell("-")
 """There is no such figure."""
 
 
-def duration(ns: float | None, tone: Tone = "") -> Cell:
+def duration(ns: float | None) -> Cell:
     """A time in nanoseconds; of ``None`` there is none."""
-    return NONE if ns is None else Cell(format_duration(ns), ns, tone=tone)
+    return NONE if ns is None else Cell(format_duration(ns), ns)
 
 
 def ratio(value: float | None, tone: Tone = "") -> Cell:
@@ -310,8 +310,8 @@ class Kind(Generic[T]):
     noun: str
     plural: str
     describe: Callable[..., Description]
-    charts: Callable[[Sequence[tuple[str, T]]], Sequence[Chart]] = _nothing
-    beside: Callable[[Sequence[tuple[str, T]]], Sequence[Block]] = _nothing
+    charts: Callable[[Sequence[tuple[str, T]]], Iterable[Chart]] = _nothing
+    beside: Callable[[Sequence[tuple[str, T]]], Iterable[Block]] = _nothing
     uses: tuple[Use, ...] = ()
 
 

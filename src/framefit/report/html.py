@@ -147,9 +147,7 @@ def write_plan_page(path: str | Path, content: PlanContent, *, title: str, force
     )
 
 
-def write_timeline_page(
-    path: str | Path, happened: Happened, *, title: str, profile: Profile | None = None, force: bool = False
-) -> None:
+def write_timeline_page(path: str | Path, happened: Happened, *, title: str, profile: Profile | None = None) -> None:
     """Write the timeline as a page that any current browser opens, without a server or a network.
 
     Args:
@@ -157,10 +155,9 @@ def write_timeline_page(
         happened: every operation.
         title: heading of the page.
         profile: figures above and tables below; ``None``: the timeline alone.
-        force: overwrite.
 
     Raises:
-        InputError: the file exists and ``force`` is not set, or it cannot be written.
+        InputError: the file exists, or it cannot be written.
     """
     units = [unit.name for unit in happened.program.units]
     models = dict.fromkeys(segment.model for segment in happened.program.programs)
@@ -179,7 +176,6 @@ def write_timeline_page(
         body=body,
         footer=_TIMELINE_FOOTER,
         uses=("timeline",),
-        force=force,
     )
 
 
@@ -227,8 +223,8 @@ def _part(kind: Kind[Any], group: Sequence[Subject[Content]]) -> _Part:
         for place, subject in enumerate(group, start=1)
     ]
     several = len(group) > 1
-    beside = Description(members[0].description.verdict, (), kind.beside(named) if several else ())
-    return _Part(kind, anchor, members, kind.charts(named), _compared(kind, members), beside)
+    beside = Description(members[0].description.verdict, (), list(kind.beside(named)) if several else ())
+    return _Part(kind, anchor, members, list(kind.charts(named)), _compared(kind, members), beside)
 
 
 def _compared(kind: Kind[Any], members: Sequence[_Member]) -> Section:
@@ -273,7 +269,7 @@ def _write_page(
     body: Markup,
     footer: str,
     uses: Sequence[Use],
-    force: bool,
+    force: bool = False,
 ) -> None:
     scripts = ["page.js"] + ["echarts/echarts.min.js", "charts/series.js", "charts/charts.js"] * ("charts" in uses)
     code = [*map(_asset, scripts), *(_hosted(use) for use in uses if use in _HOSTED), _READY]

@@ -40,7 +40,7 @@ def allocate(problem: Problem, budget_cycles: int, errors: Floats | None = None,
     return assignment
 
 
-def bound(problem: Problem, budget_cycles: int, *, bins: int = BINS) -> float:
+def bound(problem: Problem, budget_cycles: int) -> float:
     """Lower bound of the sum of errors within the budget: cycles are rounded down.
 
     Raises:
@@ -48,7 +48,7 @@ def bound(problem: Problem, budget_cycles: int, *, bins: int = BINS) -> float:
     """
     problem.check_budget(budget_cycles)
     room = budget_cycles - problem.fixed_cycles
-    return float(_tables(_binned(problem, room, bins, up=False), problem.errors, bins)[1][-1])
+    return float(_tables(_binned(problem, room, BINS, up=False), problem.errors, BINS)[1][-1])
 
 
 def cheapest(problem: Problem) -> Assignment:

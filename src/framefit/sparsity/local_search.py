@@ -65,10 +65,10 @@ class SwapSearch:
         budget_cycles: cycles that the network may take.
         random: source of random numbers.
         start: the first parent; default: the exact allocation.
-        children: lambda: number that is evaluated before the next parent is chosen.
     """
 
     name = "swaps"
+    _CHILDREN = 4  # lambda: evaluated before the next parent is chosen
     _DRAWN = 4  # children drawn for each one that is evaluated
     _TRIES = 50  # draws until a child is new
 
@@ -79,10 +79,9 @@ class SwapSearch:
         random: np.random.Generator,
         *,
         start: Assignment | None = None,
-        children: int = 4,
     ) -> None:
         problem.check_budget(budget_cycles)
-        self._problem, self._budget, self._random, self._children = problem, budget_cycles, random, children
+        self._problem, self._budget, self._random = problem, budget_cycles, random
         self._parent = allocate(problem, budget_cycles) if start is None else start.copy()
         self._asked = self._parent
         self._best = -np.inf
@@ -113,7 +112,7 @@ class SwapSearch:
     def tell(self, accuracy: float) -> None:
         """Choose the next parent when a generation is complete."""
         self._generation.append((accuracy, self._asked))
-        if self._best > -np.inf and len(self._generation) < self._children:
+        if self._best > -np.inf and len(self._generation) < self._CHILDREN:
             return
         best, child = max(self._generation, key=lambda scored: scored[0])
         self._generation.clear()

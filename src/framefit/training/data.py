@@ -326,8 +326,6 @@ def load_data(
     channels: int | None = None,
     mean: Iterable[float] | None = None,
     std: Iterable[float] | None = None,
-    validation_ratio: float = 0.1,
-    calibration_ratio: float = 0.05,
 ) -> Dataset:
     """Read, check and split data.
 
@@ -340,8 +338,6 @@ def load_data(
         channels: 1 or 3, of a folder's images; default: the first image's.
         mean: of values between 0 and 1, one for each channel; default: that of the training part.
         std: likewise.
-        validation_ratio: part of the training data, at most 5,000 examples.
-        calibration_ratio: likewise, at most 1,024.
 
     Raises:
         InputError: something cannot be used; the message names the file or key.
@@ -356,8 +352,8 @@ def load_data(
         test = lambda: final  # noqa: E731 - what was split off
     order = random.permutation(len(whole))
     counts = (
-        min(max(int(len(whole) * validation_ratio), 1), _MOST_VALIDATION),
-        min(max(int(len(whole) * calibration_ratio), 1), _MOST_CALIBRATION),
+        min(max(len(whole) // 10, 1), _MOST_VALIDATION),
+        min(max(len(whole) // 20, 1), _MOST_CALIBRATION),
     )
     if len(whole) < sum(counts) + 2:
         raise InputError(f"only {len(whole)} training examples", where=_named(source), remedy="give more data")

@@ -64,8 +64,8 @@ def unbind_batch(graph: ir.Graph) -> dict[ir.Value, _Place]:
     return places
 
 
-def free_batch_of(model: ir.Model, name: str = "batch") -> None:
-    """Make the leading dimension of all inputs and outputs the symbol ``name``, in place.
+def free_batch_of(model: ir.Model) -> None:
+    """Make the leading dimension of all inputs and outputs the symbol "batch", in place.
 
     Raises:
         UnsupportedError: constants of a node fix the batch.
@@ -78,7 +78,7 @@ def free_batch_of(model: ir.Model, name: str = "batch") -> None:
             value.shape = None
     for value in graph.inputs:
         if value.shape:
-            value.shape = ir.Shape([ir.SymbolicDim(name), *list(value.shape)[1:]])
+            value.shape = ir.Shape([ir.SymbolicDim("batch"), *list(value.shape)[1:]])
     infer(model)
     for value in graph.outputs:
         if value.is_initializer() or value.is_graph_input() or not kept.get(value):

@@ -105,8 +105,8 @@ def _linear(b: GraphBuilder, x: str, channels: int, gain: float = 1.0) -> str:
     return str(b.op("Conv", x, weight, b.constant(np.zeros(channels, np.float32)), kernel_shape=[1, 1]))
 
 
-def _inverted_residual(b: GraphBuilder, x: str, channels: int, *, stride: int, expansion: int = 4) -> str:
-    wide = b.channels(x) * expansion
+def _inverted_residual(b: GraphBuilder, x: str, channels: int, *, stride: int) -> str:
+    wide = 4 * b.channels(x)
     y = b.conv(x, wide, kernel=1, norm=True, activation="Relu")
     y = b.conv(y, wide, stride=stride, groups=wide, norm=True, activation="Relu")
     y = b.batch_norm(_linear(b, y, channels, gain=0.5))  # about the gain at which sums neither grow nor vanish

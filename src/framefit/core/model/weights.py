@@ -95,18 +95,17 @@ def folded(model: Model) -> Model:
     return _rebuilt(graph, model)
 
 
-def free_batch(model: Model, name: str = "batch") -> bytes:
+def free_batch(model: Model) -> bytes:
     """Convert to an ONNX file with a dynamic batch.
 
     Args:
         model: its inputs' leading dimension is the batch.
-        name: of the batch dimension.
 
     Raises:
         UnsupportedError: constants of the graph fix the batch.
     """
     graph = _opened(model)
-    free_batch_of(graph, name)
+    free_batch_of(graph)
     return bytes(ir.to_proto(graph).SerializeToString(deterministic=True))
 
 

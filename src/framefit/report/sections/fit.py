@@ -261,4 +261,4 @@ def _charts(named: Sequence[tuple[str, FitResult]]) -> Iterator[Chart]:
         )
 
 
-KIND: Kind[FitResult] = Kind(noun="fit", plural="fits", describe=_describe, charts=lambda named: list(_charts(named)))
+KIND: Kind[FitResult] = Kind(noun="fit", plural="fits", describe=_describe, charts=_charts)

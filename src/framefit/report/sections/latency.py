@@ -393,8 +393,8 @@ TABLE: Kind[LatencyTable] = Kind(
     noun="latency table",
     plural="latency tables",
     describe=_table,
-    charts=lambda named: list(_charts(named)),
-    beside=lambda named: list(_beside(named)),
+    charts=_charts,
+    beside=_beside,
 )
 COMPARISON: Kind[TableComparison] = Kind(noun="comparison", plural="comparisons", describe=_comparison)
 ESTIMATE: Kind[LatencyEstimate] = Kind(noun="estimate", plural="estimates", describe=_estimate)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from framefit.core.loss_study import LossPoint, LossStudy
-from framefit.report.charts import Axis, Chart, ChartSeries, Line, colour, svg_chart
+from framefit.report.charts import Axis, Chart, Line, colour, svg_chart
 from framefit.report.csv_files import write_text
 from framefit.report.description import (
     Block,
@@ -122,15 +122,15 @@ def _charts(named: Sequence[tuple[str, LossStudy]]) -> list[Chart]:
 
 def write_loss_picture(path: Path, study: LossStudy) -> None:
     """Write the errors of durations against what was lost as an SVG, in place of an older one."""
-    series = [
-        ChartSeries(
+    lines = [
+        Line(
             name=name,
-            x=tuple(100 * point.rate for point in points),
-            y=tuple(100 * point.duration_error_ratio for point in points),
+            kind="line",
+            data=tuple((100 * point.rate, 100 * point.duration_error_ratio) for point in points),
         )
         for name, points in _curves(study)
     ]
-    write_text(path, svg_chart("Error of durations after losses", "events lost, %", "duration error, %", series))
+    write_text(path, svg_chart("Error of durations after losses", "events lost, %", "duration error, %", lines))
 
 
 KIND: Kind[LossStudy] = Kind(noun="study of losses", plural="studies of losses", describe=_describe, charts=_charts)

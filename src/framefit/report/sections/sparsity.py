@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from framefit.core.sparsity import Configuration, SparsityResult
-from framefit.report.charts import Axis, Chart, ChartSeries, Line, colour, percent_axis, row_height_px, svg_chart
+from framefit.report.charts import Axis, Chart, Line, colour, percent_axis, row_height_px, svg_chart
 from framefit.report.csv_files import write_table, write_text
 from framefit.report.description import (
     NONE,
@@ -251,7 +251,8 @@ def _zeros(named: Sequence[tuple[str, SparsityResult]]) -> Iterator[Chart]:
     )
 
 
-def _curves(named: Sequence[tuple[str, SparsityResult]]) -> Iterator[Chart]:
+def _best_lines(named: Sequence[tuple[str, SparsityResult]]) -> list[Line]:
+    """Best so far of each solver, over the images forwarded."""
     lines: list[Line] = []
     for name, result in named:
         for solver in dict.fromkeys(point.solver for point in result.curve):
@@ -259,7 +260,11 @@ def _curves(named: Sequence[tuple[str, SparsityResult]]) -> Iterator[Chart]:
             label = f"{name}, {solver}" if len(named) > 1 else solver
             data = tuple((point.images_forwarded / 1e3, 100 * point.top1) for point in points)
             lines.append(Line(name=label, kind="line", data=data, colour=colour(len(lines))))
-    if lines:
+    return lines
+
+
+def _curves(named: Sequence[tuple[str, SparsityResult]]) -> Iterator[Chart]:
+    if lines := _best_lines(named):
         best = max((point for _, result in named for point in result.curve), key=lambda point: point.top1)
         yield Chart(
             title="Best so far",
@@ -282,7 +287,10 @@ def write_sparsity_files(folder: Path, result: SparsityResult) -> None:
     write_table(folder / "layers.csv", _LAYER_COLUMNS, _layer_rows(result))
     write_text(folder / "accuracy_cycles.svg", _accuracy_svg(result))
     write_text(folder / "sparsity_layers.svg", _zeros_svg(result))
-    write_text(folder / "search.svg", _search_svg(result))
+    best = _best_lines([("", result)])
+    write_text(
+        folder / "search.svg", svg_chart("Best so far", "images forwarded, thousands", "validation top-1, %", best)
+    )
 
 
 _CONFIGURATION_COLUMNS = (
@@ -328,17 +336,11 @@ def _layer_rows(result: SparsityResult) -> Iterable[Sequence[object]]:
 
 
 def _accuracy_svg(result: SparsityResult) -> str:
-    dense = ChartSeries(name="dense", x=(100.0,), y=(100 * result.dense.top1,), kind="points")
-    series = [
-        ChartSeries(
-            name=name + (", fine-tuned" if row.finetune_epochs else ""),
-            x=(100 * row.cycles_ratio,),
-            y=(100 * row.top1,),
-            kind="points",
-        )
-        for name, row in zip(result.names, result.configurations, strict=True)
-    ]
-    return svg_chart("Accuracy against cycles", "cycles, % of the dense model", "top-1, %", [dense, *series])
+    lines = [Line(name="dense", kind="points", data=((100.0, 100 * result.dense.top1),))]
+    for name, row in zip(result.names, result.configurations, strict=True):
+        label = name + (", fine-tuned" if row.finetune_epochs else "")
+        lines.append(Line(name=label, kind="points", data=((100 * row.cycles_ratio, 100 * row.top1),)))
+    return svg_chart("Accuracy against cycles", "cycles, % of the dense model", "top-1, %", lines)
 
 
 def _zeros_svg(result: SparsityResult) -> str:
@@ -346,29 +348,18 @@ def _zeros_svg(result: SparsityResult) -> str:
     named = list(zip(result.names, result.configurations, strict=True))
     rows = [] if result.chosen is None else [named[result.chosen]]
     rows += [(name, row) for name, row in named if not row.hardware][:1]
-    series = []
+    lines = []
     for name, row in rows:
-        index = tuple(map(float, range(len(row.layers))))
-        weights = tuple(100 * layer.sparsity_ratio for layer in row.layers)
-        activations = tuple(100 * layer.activation_sparsity_ratio for layer in row.layers)
-        series.append(ChartSeries(name=f"weights, {name}", x=index, y=weights))
-        series.append(ChartSeries(name=f"activations, {name}", x=index, y=activations, kind="dashed"))
-    return svg_chart("Sparsity of each layer", "layer", "zeros, %", series)
-
-
-def _search_svg(result: SparsityResult) -> str:
-    """Best so far over the images forwarded."""
-    series = []
-    for name in dict.fromkeys(point.solver for point in result.curve):
-        points = [point for point in result.curve if point.solver == name]
-        x = tuple(point.images_forwarded / 1e3 for point in points)
-        series.append(ChartSeries(name=name, x=x, y=tuple(100 * point.top1 for point in points)))
-    return svg_chart("Best so far", "images forwarded, thousands", "validation top-1, %", series)
+        weights = tuple((float(at), 100 * layer.sparsity_ratio) for at, layer in enumerate(row.layers))
+        inputs = tuple((float(at), 100 * layer.activation_sparsity_ratio) for at, layer in enumerate(row.layers))
+        lines.append(Line(name=f"weights, {name}", kind="line", data=weights))
+        lines.append(Line(name=f"activations, {name}", kind="line", data=inputs, dashed=True))
+    return svg_chart("Sparsity of each layer", "layer", "zeros, %", lines)
 
 
 KIND: Kind[SparsityResult] = Kind(
     noun="sparsity search",
     plural="sparsity searches",
     describe=_describe,
-    charts=lambda named: list(_charts(named)),
+    charts=_charts,
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from framefit.core.tree_results import Candidate, GroupCircuit, RtlReport, TreeifiedModel, TreeifyResult
-from framefit.report.charts import Axis, Chart, ChartSeries, Line, colour, percent_axis, row_height_px, svg_chart
+from framefit.report.charts import Axis, Chart, Line, colour, percent_axis, row_height_px, svg_chart
 from framefit.report.csv_files import write_table, write_text
 from framefit.report.description import (
     NONE,
@@ -249,25 +249,28 @@ def write_tree_files(folder: Path, result: TreeifyResult) -> None:
         ("accuracy_luts", "tables of six inputs for the group", ""),
     ):
         timed = unit == "us"
-        points = sorted(
-            (
-                ((whole - _saved_ns(candidate)) / 1e3 if timed else float(candidate.lut6 or 0)),
-                100 * (candidate.top1 or 0),
-                candidate.pareto,
+        beaten, best = (
+            tuple(
+                sorted(
+                    (
+                        (whole - _saved_ns(candidate)) / 1e3 if timed else float(candidate.lut6 or 0),
+                        100 * (candidate.top1 or 0),
+                    )
+                    for candidate in fitted
+                    if candidate.pareto is pareto
+                )
             )
-            for candidate in fitted
+            for pareto in (False, True)
         )
-        series = [
-            ChartSeries(name="network", x=(whole / 1e3,) if timed else (), y=(100 * result.original.validation_top1,),
-                   kind="points"),
-            ChartSeries(name="candidates", x=tuple(x for x, _, best in points if not best),
-                   y=tuple(y for _, y, best in points if not best), kind="points"),
-            ChartSeries(name="not beaten", x=tuple(x for x, _, best in points if best),
-                   y=tuple(y for _, y, best in points if best)),
-        ]  # fmt: skip
+        network = ((whole / 1e3, 100 * result.original.validation_top1),) if timed else ()
+        lines = [
+            Line(name="network", kind="points", data=network),
+            Line(name="candidates", kind="points", data=beaten),
+            Line(name="not beaten", kind="line", data=best),
+        ]
         axis = f"{words}, {unit}" if unit else words
         title = f"Accuracy against {'latency' if timed else 'look-up tables'}"
-        write_text(folder / f"{name}.svg", svg_chart(title, axis, "validation top-1, %", series))
+        write_text(folder / f"{name}.svg", svg_chart(title, axis, "validation top-1, %", lines))
 
 
 def _saved_ns(candidate: Candidate) -> int:
@@ -292,6 +295,6 @@ KIND: Kind[TreeifyResult] = Kind(
     noun="tree search",
     plural="tree searches",
     describe=_describe,
-    charts=lambda named: list(_charts(named)),
+    charts=_charts,
 )
 CIRCUITS: Kind[RtlReport] = Kind(noun="circuit report", plural="circuit reports", describe=_circuits)
