@@ -308,6 +308,12 @@ def test_what_was_not_found_says_so_with_the_best_lateness_and_its_bound() -> No
     assert refusal.lateness_ns == refusal.bound_ns == MS
 
 
+def test_a_model_longer_than_its_period_is_late_by_what_it_takes_more() -> None:
+    """In its first repetition: what is carried over to the next ones has no end."""
+    refusal = searched(Case((4, 4), (((200,), (300,)), ((100,),))))
+    assert refusal.lateness_ns == refusal.bound_ns == 2 * MS
+
+
 def test_a_model_is_cut_where_others_come_between_its_layers() -> None:
     """6 ms between frames of the other, of 2.5 ms in every 5: in one run it makes these late; it has two periods."""
     case = Case((5, 15), (((250,),), ((300,), (300,))))

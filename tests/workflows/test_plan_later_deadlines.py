@@ -135,3 +135,18 @@ def test_a_model_is_proposed_to_be_no_cheaper_than_it_has_to_be(tmp_path: Path) 
     assert all(fix.verified for fix in timetable.fixes)
     cheaper = [*models[:3], Demand(42 * 0.95, 1, 40)]
     assert framefit.plan(app_of(tmp_path, cheaper, units=3)).timetable.feasible
+
+
+def test_other_units_are_proposed_where_only_a_cut_makes_the_model_fit(tmp_path: Path) -> None:
+    """48 ms every third window beside 20 ms in each: its layers of 24 ms fit into different windows of the first unit.
+
+    The second unit is full, and the model may run there only.
+    """
+    app = app_of(tmp_path, [Demand(20, 1, 40), Demand(48, 3, 120, layers=2), Demand(38, 1, 40)], units=2)
+    text = app.read_text().replace("every = 3\n", 'every = 3\nunits = ["unit1"]\n')
+    app.write_text(text + 'units = ["unit1"]\n')
+    timetable = framefit.plan(app).timetable
+    assert not timetable.feasible
+    assert "no units for 'model1'" in [fix.change for fix in timetable.fixes]
+    app.write_text(text.replace('every = 3\nunits = ["unit1"]\n', "every = 3\n") + 'units = ["unit1"]\n')
+    assert framefit.plan(app).timetable.feasible

@@ -27,6 +27,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -697,8 +698,12 @@ def first_fit(candidates: Sequence[UnitCandidate], beat: Beat, units: Sequence[R
     """
     search = UnitSearch(candidates, beat, units, mode)
     fewest, *more = _stage_limits(candidates, units)
-    for limit, parted in ((fewest, False), *((limit, True) for limit in more[-1:] or (fewest,))):
-        timetable = search.fitting(place, limit, parted=parted).timetable
+    for placed, limit, parted in (
+        (partial(place, anyhow=True), fewest, False),
+        (place, fewest, False),
+        (place, (more or [fewest])[-1], True),
+    ):
+        timetable = search.fitting(placed, limit, parted=parted).timetable
         if timetable.feasible:
             break
     return timetable

@@ -41,7 +41,7 @@ from framefit.planning.placement import Costs, Paths, Placement, Problem, Rank
 
 Floats = npt.NDArray[np.float64]
 Units = npt.NDArray[np.int64]
-_ROUNDS, _BATCH = 24, 24  # of prices
+_ROUNDS, _FEW_ROUNDS, _BATCH = 24, 4, 24  # of prices
 _STEPS = (0.05, 0.1, 0.2, 0.4)  # of prices towards the loads that they lead to
 _DESCENTS = 12
 _KICKS, _KICKED, _NEAR = 1, 3, 30  # times, models, and ways of each
@@ -53,33 +53,37 @@ _CHANGE = 1e-7  # a change of unit weighs less than any load
 _ALIKE = 1e-9
 
 
-def place(problem: Problem) -> Placement:
+def place(problem: Problem, *, anyhow: bool = False) -> Placement:
     """A good placement, with a bound on how good any can be; within about a second.
 
     Args:
         problem: models, units, links.
+        anyhow: any placement without a violation is good enough.
 
     Returns:
         A placement whose ``reason`` says what is violated where none was found without a violation.
     """
     costs = Costs(problem)
-    chosen, bound = search(costs)
+    chosen, bound = search(costs, anyhow=anyhow)
     return costs.placement(chosen, bound, "heuristic")
 
 
-def search(costs: Costs, kicks: int = _KICKS) -> tuple[list[Paths], float]:
+def search(costs: Costs, kicks: int = _KICKS, *, anyhow: bool = False) -> tuple[list[Paths], float]:
     """One path for each model, and a bound on the least share of any placement.
 
     Args:
         costs: of the problem.
         kicks: how often some models are kicked out of place; about a tenth of a second each for 6 models
             of 30 pieces on 4 units.
+        anyhow: any placement without a violation is good enough.
     """
     if costs.capacity_ns <= 0 or not all(_possible(costs, model) for model in range(len(costs.duration_ns))):
         return [costs.paths(m, np.zeros((1, len(rows)), np.int64)) for m, rows in enumerate(costs.duration_ns)], 0.0
     random = np.random.default_rng(0)
-    pools, load_bound, start = _priced(costs, random)
-    chosen = _descended(costs, pools, start, kicks, random)
+    pools, load_bound, start = _priced(costs, random, _FEW_ROUNDS if anyhow else _ROUNDS)
+    chosen = [costs.paths(model, units[None]) for model, units in enumerate(start)]
+    if not (anyhow and costs.rank(chosen)[0] == 0):
+        chosen = _descended(costs, pools, chosen, 0 if anyhow else kicks, random)
     return chosen, min(1.0, 1 / load_bound) if load_bound > 0 else 1.0
 
 
@@ -132,7 +136,7 @@ def _possible(costs: Costs, model: int) -> bool:
     return bool(np.isfinite(cheapest_paths(costs, model, np.ones((1, costs.count)))[0][0]))
 
 
-def _priced(costs: Costs, random: np.random.Generator) -> tuple[list[Paths], float, list[Units]]:
+def _priced(costs: Costs, random: np.random.Generator, rounds: int) -> tuple[list[Paths], float, list[Units]]:
     """Ways for each model under many prices, a bound on the relative load, and the ways at the best prices."""
     models = range(len(costs.duration_ns))
     center = np.full(costs.count, 1.0 / costs.count)
@@ -140,7 +144,7 @@ def _priced(costs: Costs, random: np.random.Generator) -> tuple[list[Paths], flo
     found: list[list[Units]] = [[] for _ in models]
     start: list[Units] = [np.zeros(len(costs.duration_ns[m]), np.int64) for m in models]
     loads = np.zeros(costs.count)
-    for round_ in range(_ROUNDS):
+    for round_ in range(rounds):
         towards = [center * np.exp(step * (loads / max(loads.mean(), 1e-9) - 1)) for step in _STEPS if round_]
         spread = np.exp(sigma * random.standard_normal((_BATCH - len(towards) - 1, costs.count)))
         prices = np.array([center, *towards, *(center * spread)])
@@ -178,10 +182,9 @@ def _priced(costs: Costs, random: np.random.Generator) -> tuple[list[Paths], flo
 
 
 def _descended(
-    costs: Costs, pools: list[Paths], start: Sequence[Units], kicks: int, random: np.random.Generator
+    costs: Costs, pools: list[Paths], chosen: list[Paths], kicks: int, random: np.random.Generator
 ) -> list[Paths]:
     """From the cheapest ways at the best prices downhill, several times with some models kicked out of place."""
-    chosen = [costs.paths(model, units[None]) for model, units in enumerate(start)]
     chosen, best, near = _downhill(costs, pools, chosen)
     for _ in range(kicks):
         if best <= 1 + _SPREAD + _CHANGE * len(pools):

@@ -77,7 +77,7 @@ class Placing:
             }
         self._units, self._durations = units, next(iter(units.values()))
         self._mode, self._rate_hz, self._notify = workload.schedule.segmentation, workload.beat_hz, notify
-        self._fixes_s = 0.0  # that solvers may still take for changes that would help
+        self._fixes_s = _FIXES_S  # that solvers may still take for changes that would help
         self._search_s = workload.schedule.search_s  # for a schedule of priority models, where none is found at once
         self._prices, self._apart = UnitPrices(target, units, window_ns), bool(target.links)
         limits = [target.unit(name).memory_mib for name in units]
@@ -200,7 +200,7 @@ class Placing:
             layer = True
             break
         self._notify("looking for changes that would help")
-        changes = (*self._freed(tasks, beat), *self._fixes(timetable, tasks, beat))
+        changes = (*self._freed(timetable, tasks, beat), *self._fixes(timetable, tasks, beat))
         refusal = timetable.refusal or self._refusal(timetable, binding or "", beat, layer=layer)
         return msgspec.structs.replace(timetable, binding_constraint=binding, fixes=changes, refusal=refusal)
 
@@ -289,11 +289,18 @@ class Placing:
         begins = {task.name: {first for first, _ in task.runs} for task in tasks}
         if any(first not in begins[name] for name, stages in self._kept.items() for _, first in stages):
             tasks = self._prices.refine(tasks)
-        arranged = self._arranged(tasks, beat, at_once=True)
+        arranged, search = self._arranged(tasks, beat, at_once=True), None
         if arranged.share < _ENOUGH:
             tasks = self._prices.refine(tasks)
-            arranged = self._arranged(tasks, beat)
-        arranged, schedule = self._scheduled(tasks, beat, arranged)
+            search = None if arranged.timetable.feasible else self._priority_search(tasks, beat)
+            if search is None or not search.impossible:
+                arranged = self._arranged(tasks, beat)
+        schedule: Schedule | None = None
+        if search is not None and not arranged.timetable.feasible:
+            arranged, schedule = search.arranged(
+                arranged, lambda one: self._arranged(tasks, dataclasses.replace(beat, layout=one.layout), one)
+            )
+            self._search_s -= search.spent_s
         if schedule is not None:
             beat = dataclasses.replace(beat, layout=schedule.layout)
         for _ in range(_MOST_ATTEMPTS):
@@ -310,12 +317,10 @@ class Placing:
             arranged = self._arranged(tasks, beat, schedule)
         return tasks, self._with_bound(timetable, arranged, beat)
 
-    def _scheduled(
-        self, tasks: Sequence[SegmentedModel], beat: Beat, arranged: Arranged
-    ) -> tuple[Arranged, Schedule | None]:
-        """With a schedule of the priority models that a solver finds where none was found at once, or its refusal."""
-        if arranged.timetable.feasible or self._search_s <= 0 or not _solver_installed():
-            return arranged, None
+    def _priority_search(self, tasks: Sequence[SegmentedModel], beat: Beat) -> PrioritySearch | None:
+        """The exact answer, where none is found at once; ``None``: it is not to be asked for."""
+        if self._search_s <= 0 or not _solver_installed():
+            return None
         candidates = self._candidates(tasks)
         if self._kept:
             stages = {task.name: _in_pieces(self._kept[task.name], task) for task in tasks}
@@ -324,15 +329,7 @@ class Placing:
                 for name, pieces in stages.items()
             }
             candidates = [candidate.restricted(units[candidate.model.name]) for candidate in candidates]
-        search = PrioritySearch(
-            candidates, beat, tuple(self._units), self._search_s, self._notify, kept=bool(self._kept)
-        )
-        better, schedule = search.arranged(
-            arranged,
-            lambda schedule: self._arranged(tasks, dataclasses.replace(beat, layout=schedule.layout), schedule),
-        )
-        self._search_s -= search.spent_s
-        return better, schedule
+        return PrioritySearch(candidates, beat, tuple(self._units), self._search_s, self._notify, kept=bool(self._kept))
 
     def _fixes(self, timetable: Timetable, tasks: Sequence[SegmentedModel], beat: Beat) -> tuple[Fix, ...]:
         """Changes of beat, deadlines, guard and costs that make everything fit."""
@@ -343,32 +340,32 @@ class Placing:
             ]
             return fixes(uncut, beat, self._rate_hz, self._mode)
         candidates = self._candidates(tasks)
-        searched = timetable.refusal is not None  # for priority models; else a solver would not help
 
         def arranged(changed: Beat, costs: Mapping[str, float]) -> Timetable:
             scaled = [c.scaled(costs[c.model.name]) if c.model.name in costs else c for c in candidates]
-            quick = first_fit(scaled, changed, self._rooms, self._mode)
-            return quick if quick.feasible or not searched else self._exact(scaled, changed, quick)
+            return self._changed(scaled, changed, timetable)
 
-        self._fixes_s = _FIXES_S
         return verified_fixes(arranged, beat, [task.name for task in tasks], self._rate_hz)
 
-    def _exact(self, candidates: Sequence[UnitCandidate], beat: Beat, quick: Timetable) -> Timetable:
-        """A timetable by the first schedule of the priority models that a solver finds; else the one that is there."""
-        limit_s = min(self._fixes_s, _FIX_S)
-        if limit_s <= 0 or self._kept or not _solver_installed():
-            return quick
-        search = PrioritySearch(candidates, beat, tuple(self._units), limit_s, silent)
-        found = quick
-        for schedule in search.schedules():
-            placed = [schedule.placed(candidate) for candidate in candidates]
-            found = first_fit(placed, dataclasses.replace(beat, layout=schedule.layout), self._rooms, self._mode)
-            if found.feasible:
-                break
-        self._fixes_s -= search.spent_s
-        return found if found.feasible else quick
+    def _changed(self, candidates: Sequence[UnitCandidate], beat: Beat, refused: Timetable) -> Timetable:
+        """A changed workload's timetable, by a solver's schedule first; as refused where it proves that there is none.
 
-    def _freed(self, tasks: Sequence[SegmentedModel], beat: Beat) -> list[Fix]:
+        Where priority models were not what was in the way, no solver is asked.
+        """
+        limit_s = min(self._fixes_s, _FIX_S)
+        if refused.refusal is not None and limit_s > 0 and not self._kept and _solver_installed():
+            search, found = PrioritySearch(candidates, beat, tuple(self._units), limit_s, silent), refused
+            for schedule in search.schedules():
+                placed = [schedule.placed(candidate) for candidate in candidates]
+                found = first_fit(placed, dataclasses.replace(beat, layout=schedule.layout), self._rooms, self._mode)
+                if found.feasible:
+                    break
+            self._fixes_s -= search.spent_s
+            if search.proved or found.feasible:
+                return found
+        return first_fit(candidates, beat, self._rooms, self._mode)
+
+    def _freed(self, timetable: Timetable, tasks: Sequence[SegmentedModel], beat: Beat) -> list[Fix]:
         """Models that would fit if they might run on any unit."""
         changes = []
         for task in tasks:
@@ -380,7 +377,7 @@ class Placing:
                 dataclasses.replace(task, wired=dataclasses.replace(wired, entry=entry)) if each is task else each
                 for each in tasks
             ]
-            if first_fit(self._candidates(free), beat, self._rooms, self._mode).feasible:
+            if self._changed(self._candidates(free), beat, timetable).feasible:
                 units = ", ".join(self._units)
                 changes.append(
                     Fix(change=f"no units for {task.name!r}", effect=f"it may run on {units}", verified=True)

@@ -17,6 +17,7 @@ was found does not hold with these costs, it is looked for once more with all of
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 import time
@@ -38,7 +39,8 @@ from framefit.planning.reserved import Due, frames_due
 _MOST_INTERVALS = 4000  # frames x pieces x units that the solver gets somewhere with
 _MOST_COPIES = 2  # of the repetition, where frames are in flight at its end
 _WHOLE_SHARE = 0.3  # of the time that is spent on uncut models
-_LATENESS_S = 2.0  # for the least lateness, where nothing was found
+_IMPOSSIBLE_S = 0.3  # for a proof that nothing fits, before anything else is tried
+_LATENESS_S = 0.5  # for the least lateness, where nothing was found
 _NEVER = 10**15
 
 
@@ -124,7 +126,7 @@ class PrioritySearch:
 
     def schedules(self) -> Iterator[Schedule]:
         """Schedules in the order in which they are worth trying: the first that holds is the answer."""
-        if not self.frames:
+        if not self.frames or self.impossible:
             return
         for cut, full in ((False, False), (True, False), (True, True)):
             if cut and (self.kept or all(len(one.names) == 1 for one in self.by_name.values())):
@@ -145,6 +147,17 @@ class PrioritySearch:
             elif status == "impossible" and cut and not full:
                 self.proved = True
                 return
+
+    @functools.cached_property
+    def impossible(self) -> bool:
+        """Whether a bound, or the solver within a short time, excludes all schedules, however models are cut."""
+        self.proved = self._binding[0] is not None
+        if self.frames and not self.proved:
+            models = self._models(cut=not self.kept, full=False)
+            status, _ = _Formulation(self, models, cut=not self.kept).solved(min(self._left_s(), _IMPOSSIBLE_S))
+            self.proved = status == "impossible"
+            self.spent_s = time.monotonic() - self._begun
+        return self.proved
 
     def arranged(self, arranged: Arranged, arrange: Callable[[Schedule], Arranged]) -> tuple[Arranged, Schedule | None]:
         """A workload arranged by the first schedule with which it fits; else as it was, refused.
@@ -169,15 +182,15 @@ class PrioritySearch:
             timetable,
             refusal=refusal,
             binding_constraint=refusal.reason,
-            worst_slack_ns=-refusal.lateness_ns if refusal.lateness_ns else min(timetable.worst_slack_ns, 0),
+            worst_slack_ns=min(timetable.worst_slack_ns, 0) if refusal.lateness_ns is None else -refusal.lateness_ns,
         )
         return dataclasses.replace(arranged, timetable=timetable), None
 
     def refusal(self) -> Refusal:
         """Why there is no schedule, or how far one was found to be missing."""
-        reason = self._binding()
+        reason, least_ns = self._binding
         models = self._models(cut=not self.kept, full=False)
-        late = _Formulation(self, models, cut=not self.kept, lateness=True).least_lateness(
+        late = _Formulation(self, models, cut=not self.kept, late_ns=least_ns).least_lateness(
             min(max(self._left_s(), 0.2), _LATENESS_S)
         )
         self.spent_s = time.monotonic() - self._begun
@@ -212,29 +225,32 @@ class PrioritySearch:
         rows = [[ns for ns in row if ns is not None] for row in model.work_ns]
         return sum(min(row) for row in rows if row)
 
-    def _binding(self) -> str | None:
-        """A condition that every schedule meets and this workload does not, as a sentence."""
+    @functools.cached_property
+    def _binding(self) -> tuple[str | None, int]:
+        """A condition that every schedule meets and this workload does not, as a sentence; and its least lateness."""
         least = {name: self._least_ns(name) for name in self.by_name}
         for frame in self.frames:
             room = frame.due_ns - frame.release_ns
             if least[frame.model] > room:
-                return f"{frame.model!r} alone takes {_ms(least[frame.model])}, its deadline is {_ms(room)}"
+                late_ns = least[frame.model] - room
+                return f"{frame.model!r} alone takes {_ms(least[frame.model])}, its deadline is {_ms(room)}", late_ns
         count = len(self.units)
         where = f"unit {self.units[0]!r}" if count == 1 else f"the {count} units"
         total = sum(least[frame.model] for frame in self.frames)
         if total > count * self.total_ns:
-            return f"the priority models' utilisation of {where} is {total / (count * self.total_ns):.3g}, above 1"
-        ends = sorted({frame.due_ns for frame in self.frames})
+            return f"the priority models' utilisation of {where} is {total / (count * self.total_ns):.3g}, above 1", 0
+        by_due = sorted(self.frames, key=lambda frame: frame.due_ns)
         for begin in sorted({frame.release_ns for frame in self.frames}):
-            inside = [frame for frame in self.frames if frame.release_ns >= begin]
-            for end in ends:
-                demand = sum(least[frame.model] for frame in inside if frame.due_ns <= end)
-                if demand > count * (end - begin) > 0:
+            demand = 0
+            for frame in by_due:
+                demand += least[frame.model] if frame.release_ns >= begin else 0
+                late_ns = demand - count * (frame.due_ns - begin)
+                if demand and late_ns > 0:
                     return (
-                        f"what is released from {_ms(begin)} on and due by {_ms(end)} takes {_ms(demand)} on {where}, "
-                        f"which {'has' if count == 1 else 'have'} {_ms(count * (end - begin))} in between"
-                    )
-        return None
+                        f"what is released from {_ms(begin)} on and due by {_ms(frame.due_ns)} takes {_ms(demand)} on "
+                        f"{where}, which {'has' if count == 1 else 'have'} {_ms(demand - late_ns)} in between"
+                    ), late_ns // count
+        return None, 0
 
     def _no_room(self) -> str:
         """All deadlines can be met, but not with room for background segments besides."""
@@ -334,11 +350,12 @@ class _Formulation:
         search: what it is for.
         models: in pieces.
         cut: others may come between a model's pieces on a unit.
-        lateness: deadlines may be missed, by as little as possible; background models do not count.
+        late_ns: deadlines may be missed by so much at least, and by as little as possible; background models do not
+            count. Default: they may not.
     """
 
     def __init__(
-        self, search: PrioritySearch, models: Mapping[str, _Model], *, cut: bool, lateness: bool = False
+        self, search: PrioritySearch, models: Mapping[str, _Model], *, cut: bool, late_ns: int | None = None
     ) -> None:
         from ortools.sat.python import cp_model  # it takes a third of a second to load
 
@@ -349,7 +366,8 @@ class _Formulation:
         self.ends: dict[tuple[int, int], Any] = {}
         self.intervals: dict[int, list[Any]] = {unit: [] for unit in self.units}
         self.wraps = any(frame.due_ns > search.total_ns for frame in search.frames)
-        self.late = self.model.new_int_var(0, _NEVER, "lateness") if lateness else None
+        self.most_late_ns = 0 if late_ns is None else max(late_ns, self._one_by_one_ns())
+        self.late = None if late_ns is None else self.model.new_int_var(late_ns, self.most_late_ns, "lateness")
         self.crosses: dict[str, Any] = {}
         self.on = {name: self._assigned(name, one) for name, one in models.items()}
         for number, frame in enumerate(search.frames):
@@ -364,6 +382,19 @@ class _Formulation:
         else:
             for number, row in enumerate(search.rooms_needed()):
                 self._room(number, row)
+
+    def _one_by_one_ns(self) -> int:
+        """How late frames are at most where all of a repetition run one after the other."""
+        taken_ns = 0
+        for frame in self.search.frames:
+            one = self.models[frame.model]
+            taken_ns += sum(max(ns for ns in row if ns is not None) for row in one.work_ns)
+            taken_ns += sum(
+                self.beat.longest_link_ns(unit, other, handed)
+                for handed in one.handed
+                for unit, other in itertools.pairwise(self.search.units)
+            )
+        return _MOST_COPIES * (self.search.total_ns + taken_ns)
 
     def _assigned(self, name: str, one: _Model) -> list[dict[int, Any]]:
         """Literals of each piece on each unit."""
@@ -387,7 +418,7 @@ class _Formulation:
     def _frame(self, number: int, frame: Due) -> None:
         """Its pieces: in order, between release and deadline."""
         model, one, rows = self.model, self.models[frame.model], self.on[frame.model]
-        latest = frame.due_ns if self.late is None else _NEVER
+        latest = frame.due_ns + self.most_late_ns
         if self.beat.even:
             latest = min(latest, frame.release_ns + self.beat.window_ns) if self.late is None else latest
         for piece, row in enumerate(rows):
@@ -418,10 +449,13 @@ class _Formulation:
             model.add(self.ends[number, len(rows) - 1] <= frame.due_ns + self.late)
 
     def _follows(self, number: int, frame: Due) -> None:
-        """The model's frame before is done; what crosses units exists once, and one instant later is free again."""
-        if frame.before is None or (frame.before[0] == number and not frame.before[1]):
+        """The model's frame before is done; what crosses units exists once, and one instant later is free again.
+
+        Lateness is that of one repetition: where it is carried over to the next one, it has no end.
+        """
+        before, earlier = frame.before or (number, 0)
+        if (before == number and not earlier) or (earlier and self.late is not None):
             return
-        before, earlier = frame.before
         end = self.ends[before, len(self.on[frame.model]) - 1] - earlier * self.search.total_ns
         self.model.add(self.starts[number, 0] >= end + self.crosses[frame.model])
 
