@@ -247,16 +247,16 @@ def window_releases(
 
 def _periods(timetable: Timetable) -> dict[tuple[int, str], tuple[int, int]]:
     """Window in which periods of a model begin, and the model -> begin and end of all of these, from its release on."""
-    found: dict[tuple[int, str], tuple[int, int]] = {}
+    periods: dict[tuple[int, str], tuple[int, int]] = {}
     lengths = [window.length_ns for window in timetable.windows]
     for at, window in enumerate(timetable.windows):
         for period in window.priority:
             place, start, end = at, period.start_ns, period.end_ns
             while start >= lengths[place] > 0:  # another stream's release comes before it
                 start, end, place = start - lengths[place], end - lengths[place], (place + 1) % len(lengths)
-            first, last = found.get((place, period.model), (start, end))
-            found[place, period.model] = min(first, start), max(last, end)
-    return found
+            first, last = periods.get((place, period.model), (start, end))
+            periods[place, period.model] = min(first, start), max(last, end)
+    return periods
 
 
 def _phases(shown: Ints, release: Ints, begun: list[tuple[Ints, Ints]]) -> Ints:

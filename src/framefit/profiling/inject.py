@@ -73,22 +73,22 @@ def drop_packets(
     _check_arguments(kind, rate, burst, buffer_events)
     generator = np.random.default_rng(seed)
     size = len(trace)
-    wanted = round(rate * size)
+    packet_count = round(rate * size)
     if kind == "overflow":
-        return _drop_on_overflow(trace, wanted, buffer_events, generator)
+        return _drop_on_overflow(trace, packet_count, buffer_events, generator)
     if kind == "random":
-        lost = generator.choice(size, wanted, replace=False)
+        lost = generator.choice(size, packet_count, replace=False)
     elif kind == "burst":
-        lost = _choose_bursts(size, wanted, burst, generator)
+        lost = _choose_bursts(size, packet_count, burst, generator)
     elif kind == "start-only":
         starts = np.flatnonzero(trace.type == EventType.START)
-        if wanted > len(starts):
+        if packet_count > len(starts):
             raise InputError(
                 f"{rate:.3g} of {size} packets are to be lost, but only {len(starts)} are STARTs",
                 where="--rate",
                 remedy=f"choose a rate up to {len(starts) / size:.3g}",
             )
-        lost = generator.choice(starts, wanted, replace=False)
+        lost = generator.choice(starts, packet_count, replace=False)
     else:
         launch = launch_of_packets(trace, program, launches)
         count = int(launch.max(initial=-1)) + 1
@@ -115,26 +115,26 @@ def _check_arguments(kind: str, rate: float, burst: int, buffer_events: int) -> 
         raise InputError(f"a buffer must hold at least 1 packet, not {buffer_events}", remedy="choose 1 or more")
 
 
-def _choose_bursts(size: int, wanted: int, burst: int, generator: np.random.Generator) -> Ints:
+def _choose_bursts(size: int, count: int, burst: int, generator: np.random.Generator) -> Ints:
     """Choose positions of bursts: runs put between kept packets, at places drawn without replacement."""
-    runs = -(-wanted // burst)
-    places = size - wanted + 1
+    runs = -(-count // burst)
+    places = size - count + 1
     before = np.sort(generator.choice(places, runs, replace=runs > places))  # kept packets before each run
     lengths = np.full(runs, burst)
     if runs:
-        lengths[-1] = wanted - burst * (runs - 1)
+        lengths[-1] = count - burst * (runs - 1)
     begins = before + np.cumsum(lengths) - lengths
-    within = np.arange(wanted) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    within = np.arange(count) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     return np.asarray(np.repeat(begins, lengths) + within)
 
 
-def _drop_on_overflow(trace: Trace, wanted: int, buffer_events: int, generator: np.random.Generator) -> ThinnedTrace:
+def _drop_on_overflow(trace: Trace, count: int, buffer_events: int, generator: np.random.Generator) -> ThinnedTrace:
     """Drop packets by a bounded buffer for each core, at the drain rate that drops as many as wanted."""
     size = len(trace)
     cores, counts = np.unique(trace.core, return_counts=True)
     time_ns = unwrapped_ns(trace.time_ns, trace.meta)
     buffer_events = min(buffer_events, max(int(counts.max(initial=1)), 1))
-    while np.minimum(counts, buffer_events).sum() > size - wanted and buffer_events > 1:
+    while np.minimum(counts, buffer_events).sum() > size - count and buffer_events > 1:
         buffer_events //= 2
     packets = [np.flatnonzero(trace.core == core) for core in cores]
 
@@ -145,29 +145,29 @@ def _drop_on_overflow(trace: Trace, wanted: int, buffer_events: int, generator: 
         return kept
 
     kept, low, high = np.ones(size, np.bool_), 0.0, 0.0
-    if wanted:
+    if count:
         kept, high = kept_at(0.0), 1.0  # a packet a nanosecond on each core
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
             here = kept_at(middle)
-            if np.count_nonzero(~here) >= wanted:
+            if np.count_nonzero(~here) >= count:
                 low, kept = middle, here
             else:
                 high = middle
     lost = np.flatnonzero(~kept)
-    if len(lost) > wanted:
+    if len(lost) > count:
         first = lost[np.concatenate([[True], np.diff(lost) > 1])]
-        excess = len(lost) - wanted
+        excess = len(lost) - count
         kept[generator.choice(first if len(first) >= excess else lost, excess, replace=False)] = True
-    elif len(lost) < wanted:  # a single packet's buffer keeps the first one of each core
-        kept[generator.choice(np.flatnonzero(kept), wanted - len(lost), replace=False)] = False
+    elif len(lost) < count:  # a single packet's buffer keeps the first one of each core
+        kept[generator.choice(np.flatnonzero(kept), count - len(lost), replace=False)] = False
     thinned = _thin(trace, kept, _reported_losses(kept, packets))
-    if wanted:
+    if count:
         meta = msgspec.structs.replace(
             trace.meta,
             buffer_events=buffer_events,
             drain_rate_hz=low * 1e9,
-            lost_events=(trace.meta.lost_events or 0) + wanted,
+            lost_events=(trace.meta.lost_events or 0) + count,
         )
         thinned = replace(thinned, meta=meta)
     return ThinnedTrace(thinned, kept)

@@ -36,7 +36,7 @@ def read_event_table(raw: bytes, where: str) -> tuple[NamedTrace, tuple[str, ...
     Raises :class:`~framefit.errors.InputError` if the table is damaged, or no event was measured.
     """
     table = LabelTable(where)
-    done = 0
+    count = 0
     try:
         for operation, name, kind, unit, type_, time_ns, source, program in _rows(raw):
             if type_ not in _TYPES or source not in ("measured", "inferred"):
@@ -46,10 +46,10 @@ def read_event_table(raw: bytes, where: str) -> tuple[NamedTrace, tuple[str, ...
                 table.add(int(time_ns), label, _TYPES[str(type_)], table.events.core_of((None, str(unit))))
             else:
                 table.inferred += 1
-            done += 1
+            count += 1
     except (ValueError, OverflowError, csv.Error, msgspec.MsgspecError) as error:
         raise InputError(
-            f"event {done}: {error}", where=where, remedy="give events.csv as framefit profile wrote it"
+            f"event {count}: {error}", where=where, remedy="give events.csv as framefit profile wrote it"
         ) from error
     if not len(table.events):
         raise InputError(

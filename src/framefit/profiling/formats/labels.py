@@ -96,11 +96,11 @@ class NamedTrace:
         """
         names = _Names(program)
         places = [names.find(label) for label in self.labels]
-        kinds = [names.kind(label, found) for label, found in zip(self.labels, places, strict=True)]
+        kinds = [names.kind(label, each) for label, each in zip(self.labels, places, strict=True)]
         known = np.array([kind in names.kinds for kind in kinds], np.bool_)[self.label]
         kept, core, notes = self._units(program, known, [names.unit(*both) for both in zip(kinds, places, strict=True)])
         number = {kind: at for at, kind in enumerate(dict.fromkeys(kinds))}
-        position = np.array([_common([place.position for place in found]) for found in places], np.int64)
+        position = np.array([_common([place.position for place in each]) for each in places], np.int64)
         trace = replace(
             self.trace,
             time_ns=self.trace.time_ns[kept],
@@ -164,7 +164,7 @@ class _Names:
 
     def find(self, label: Label) -> list[_Place]:
         """Return the operations that a label can mean."""
-        found = [
+        matches = [
             place
             for place in self._named.get(label.name, [])
             if label.program in ("", place.part.name)
@@ -172,11 +172,11 @@ class _Names:
             and label.segment in (-1, place.part.segment)
         ]
         if label.operation >= 0:
-            return [place for place in found if place.position == label.operation]
+            return [place for place in matches if place.position == label.operation]
         if label.name in self.kinds and not self.kinds.intersection(label.words):
-            same = [place for place in found if place.operation.kind == label.name]
-            return [] if len(same) < len(found) or self._shared(label.name) else found
-        return found
+            same = [place for place in matches if place.operation.kind == label.name]
+            return [] if len(same) < len(matches) or self._shared(label.name) else matches
+        return matches
 
     def _shared(self, kind: str) -> bool:
         """Whether operations of other names are of this kind."""
@@ -184,16 +184,16 @@ class _Names:
             place.operation.kind == kind and name != kind for name, places in self._named.items() for place in places
         )
 
-    def kind(self, label: Label, found: list[_Place]) -> str:
-        """Return the kind of a label that may mean the operations ``found``; its name where there is none."""
-        kinds = {place.operation.kind for place in found}
+    def kind(self, label: Label, places: list[_Place]) -> str:
+        """Return the kind of a label that may mean operations of these ``places``; its name where there is none."""
+        kinds = {place.operation.kind for place in places}
         if len(kinds) == 1:
             return kinds.pop()
         return next((word for word in (*label.words, label.name) if word in self.kinds), label.name)
 
-    def unit(self, kind: str, found: list[_Place]) -> str:
+    def unit(self, kind: str, places: list[_Place]) -> str:
         """Return the unit of operations or of a kind; empty where there are several."""
-        units = {place.operation.unit for place in found} or self._kind_units.get(kind, set())
+        units = {place.operation.unit for place in places} or self._kind_units.get(kind, set())
         return next(iter(units)) if len(units) == 1 else ""
 
 

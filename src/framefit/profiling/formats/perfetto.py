@@ -130,11 +130,11 @@ class _Reader:
             return _text(text)
         return self._interned.get((sequence, table, number), "") if isinstance(number, int) else ""
 
-    def _value(self, sequence: int, given: dict[int, int | bytes]) -> object:
+    def _value(self, sequence: int, fields: dict[int, int | bytes]) -> object:
         for field in _NUMBERS:
-            if field in given:
-                return given[field]
-        return self._word(sequence, _INTERNED_STRINGS, given.get(_STRING_IID), given.get(_STRING))
+            if field in fields:
+                return fields[field]
+        return self._word(sequence, _INTERNED_STRINGS, fields.get(_STRING_IID), fields.get(_STRING))
 
 
 def _text(value: int | bytes) -> str:
