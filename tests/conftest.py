@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -63,29 +62,20 @@ def _a_core_each() -> Iterator[None]:
         yield
 
 
-_COLLECTED_AFTER = 200  # tests
-
-_begun = itertools.count()
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_is_left_open() -> Iterator[None]:
     """What the last tests did not close is found by the collector, as an error of the very last one."""
+    gc.freeze()  # all that pytest has collected: no garbage, and a second to look at
     yield
-    _collect()
+    gc.unfreeze()
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)
-def _old_objects_are_no_garbage() -> None:
-    """A run collects garbage before it begins: a quarter of a second where all of pytest's objects are looked at."""
-    if next(_begun) % _COLLECTED_AFTER == 0:
-        _collect()
-    gc.freeze()
-
-
-def _collect() -> None:
-    gc.unfreeze()
-    gc.collect()
+def _old_objects_are_no_garbage(request: pytest.FixtureRequest) -> None:
+    """A run in real time collects garbage before it begins, and then counts old objects among it again."""
+    if "timed" in request.keywords:
+        gc.freeze()
 
 
 @pytest.fixture(scope="session")
