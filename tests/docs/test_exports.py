@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-MODULES = {
-    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): ast.parse(path.read_text())
-    for path in sorted(SOURCE.rglob("*.py"))
-}
+
+
+@functools.cache
+def modules() -> dict[str, ast.Module]:
+    """The syntax tree of each module."""
+    return {
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): ast.parse(path.read_text())
+        for path in sorted(SOURCE.rglob("*.py"))
+    }
 
 
 def room(module: str) -> str:
@@ -28,16 +34,16 @@ def exports(tree: ast.Module) -> list[str]:
 def uses() -> set[tuple[str, str]]:
     """Modules and their names that another room imports, or a package hands out as its own."""
     found = set()
-    for user, tree in MODULES.items():
+    for user, tree in modules().items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module in MODULES:
+            if isinstance(node, ast.ImportFrom) and node.module in modules():
                 hands_out = node.module.startswith(f"{user}.")
                 if room(user) != room(node.module) or hands_out:
                     found |= {(node.module, alias.name) for alias in node.names}
                 found |= {
                     (f"{node.module}.{alias.name}", "")
                     for alias in node.names
-                    if f"{node.module}.{alias.name}" in MODULES and room(user) != room(f"{node.module}.{alias.name}")
+                    if f"{node.module}.{alias.name}" in modules() and room(user) != room(f"{node.module}.{alias.name}")
                 }
     return found
 
@@ -45,10 +51,10 @@ def uses() -> set[tuple[str, str]]:
 def test_what_is_exported_is_used_by_another_room() -> None:
     """A name that only its own room uses is not exported."""
     used = uses()
-    packages = {module for module in MODULES if any(other.startswith(f"{module}.") for other in MODULES)}
+    packages = {module for module in modules() if any(other.startswith(f"{module}.") for other in modules())}
     unused = [
         f"{module}.{name}"
-        for module, tree in MODULES.items()
+        for module, tree in modules().items()
         if module not in packages and (module, "") not in used
         for name in exports(tree)
         if (module, name) not in used
@@ -60,9 +66,9 @@ def test_a_name_is_exported_in_one_place() -> None:
     """A name that its package hands out is not exported by its module, too."""
     twice = [
         f"{package}.{name}"
-        for package, tree in MODULES.items()
+        for package, tree in modules().items()
         for name in exports(tree)
-        for module, inner in MODULES.items()
+        for module, inner in modules().items()
         if module.startswith(f"{package}.") and package != "framefit" and name in exports(inner)
     ]
     assert twice == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import msgspec
@@ -17,10 +18,25 @@ from framefit.latency.estimate import Estimator
 from framefit.latency.terms import CLASSES, Terms, terms_of
 
 VPU = resolve_target("vpu")
-AUDITED = [fused(random_network(seed)) for seed in range(100, 110)]
-ASKED = [fused(random_network(seed)) for seed in range(20)]
-TABLE = noisy_table([*AUDITED, *ASKED], VPU, np.random.default_rng(0))
 Whole = Callable[[float, Terms], float]
+
+
+@functools.cache
+def audited_models() -> list[Model]:
+    """Networks that are measured whole."""
+    return [fused(random_network(seed)) for seed in range(100, 110)]
+
+
+@functools.cache
+def other_models() -> list[Model]:
+    """Networks that are estimated only."""
+    return [fused(random_network(seed)) for seed in range(20)]
+
+
+@functools.cache
+def random_table() -> LatencyTable:
+    """Measured layers of all of them."""
+    return noisy_table([*audited_models(), *other_models()], VPU, np.random.default_rng(0))
 
 
 def measured(models: list[Model], whole: Whole, noise: float = 0.005) -> list[tuple[Model, float]]:
@@ -32,16 +48,16 @@ def measured(models: list[Model], whole: Whole, noise: float = 0.005) -> list[tu
     ]
 
 
-def audited(pairs: list[tuple[Model, float]], table: LatencyTable = TABLE) -> AdditivityAudit:
+def audited(pairs: list[tuple[Model, float]], table: LatencyTable | None = None) -> AdditivityAudit:
     """The correction fitted to models that took so long."""
-    estimator = Estimator(table, UNIT)
+    estimator = Estimator(table or random_table(), UNIT)
     return audit([audited_network(model, ns, estimator) for model, ns in pairs])
 
 
 def errors(table: LatencyTable, whole: Whole) -> tuple[float, float, int]:
     """Of networks that were not audited: median error of the total and of the plain sum, and how many are within."""
-    found = [Estimator(table, UNIT).estimate(model) for model in ASKED]
-    truth = np.asarray([ns for _, ns in measured(ASKED, whole)])
+    found = [Estimator(table, UNIT).estimate(model) for model in other_models()]
+    truth = np.asarray([ns for _, ns in measured(other_models(), whole)])
     total = np.asarray([one.total_ns for one in found])
     plain = np.asarray([one.plain_sum_ns + one.overhead_ns for one in found])
     held = sum(low <= ns <= high for (low, high), ns in zip((one.interval_ns for one in found), truth, strict=True))
@@ -61,8 +77,8 @@ def errors(table: LatencyTable, whole: Whole) -> tuple[float, float, int]:
 )
 def test_networks_that_were_not_audited_gain(whole: Whole) -> None:
     """Whatever is not additive: the corrected estimate is within 2 %, and at least 16 of 20 within their interval."""
-    found = audited(measured(AUDITED, whole))
-    total, plain, held = errors(msgspec.structs.replace(TABLE, correction=found.correction), whole)
+    found = audited(measured(audited_models(), whole))
+    total, plain, held = errors(msgspec.structs.replace(random_table(), correction=found.correction), whole)
     assert total < 0.02
     assert total < plain or plain < 0.01
     assert held >= 16
@@ -71,10 +87,10 @@ def test_networks_that_were_not_audited_gain(whole: Whole) -> None:
 
 def test_what_is_additive_stays_as_it_is() -> None:
     """No term is fitted to noise, and the networks' scatter is reported."""
-    found = audited(measured(AUDITED, lambda plain, _: plain))
+    found = audited(measured(audited_models(), lambda plain, _: plain))
     assert found.terms == ()
     assert (found.correction.class_factors, found.correction.node_ns, found.correction.weight_ns_per_byte) == ({}, 0, 0)
-    assert found.correction.networks == len(AUDITED)
+    assert found.correction.networks == len(audited_models())
     assert 0.003 < found.correction.error_ratio < 0.02
     for network in found.networks:
         assert network.corrected_ns == network.left_out_ns == network.plain_sum_ns
@@ -82,23 +98,28 @@ def test_what_is_additive_stays_as_it_is() -> None:
 
 def test_one_strange_network_does_not_decide() -> None:
     """A network that took three times as long leaves the scale of the others."""
-    pairs = measured(AUDITED, lambda plain, _: 1.2 * plain)
+    pairs = measured(audited_models(), lambda plain, _: 1.2 * plain)
     pairs[0] = (pairs[0][0], 3 * pairs[0][1])
     found = audited(pairs)
-    asked, _, _ = errors(msgspec.structs.replace(TABLE, correction=found.correction), lambda plain, _: 1.2 * plain)
+    asked, _, _ = errors(
+        msgspec.structs.replace(random_table(), correction=found.correction), lambda plain, _: 1.2 * plain
+    )
     assert asked < 0.06
     assert abs(found.networks[0].left_out_ns / found.networks[0].measured_ns - 1) > 0.5
 
 
 def test_what_few_large_networks_take_is_not_multiplied_onto_larger_ones() -> None:
     """Two of ten that take half as much again leave the sum of others about as it is."""
-    by_size = sorted(AUDITED, key=lambda model: terms_of(model).weight_bytes)
-    pairs = [(model, ns * (1.5 if model in by_size[-2:] else 1)) for model, ns in measured(AUDITED, lambda ns, _: ns)]
+    by_size = sorted(audited_models(), key=lambda model: terms_of(model).weight_bytes)
+    pairs = [
+        (model, ns * (1.5 if model in by_size[-2:] else 1))
+        for model, ns in measured(audited_models(), lambda ns, _: ns)
+    ]
     correction = audited(pairs).correction
     assert set(correction.class_factors) <= set(CLASSES)
     largest = terms_of(by_size[-1]).weight_bytes
-    larger = [model for model in ASKED if terms_of(model).weight_bytes > largest] or ASKED
-    estimator = Estimator(msgspec.structs.replace(TABLE, correction=correction), UNIT)
+    larger = [model for model in other_models() if terms_of(model).weight_bytes > largest] or other_models()
+    estimator = Estimator(msgspec.structs.replace(random_table(), correction=correction), UNIT)
     for one in map(estimator.estimate, larger):
         assert one.total_ns == pytest.approx(one.plain_sum_ns, rel=0.15)
 
@@ -106,7 +127,7 @@ def test_what_few_large_networks_take_is_not_multiplied_onto_larger_ones() -> No
 def test_no_term_takes_time_away() -> None:
     """Networks that are faster the more weights and nodes they have: factors below 1, and nothing negative."""
     correction = audited(
-        measured(AUDITED, lambda plain, terms: 0.95 * plain - 200 * terms.nodes - 0.01 * terms.weight_bytes)
+        measured(audited_models(), lambda plain, terms: 0.95 * plain - 200 * terms.nodes - 0.01 * terms.weight_bytes)
     ).correction
     assert min(correction.class_factors.values()) >= 0
     assert (correction.node_ns, correction.weight_ns_per_byte) == (0, 0)
@@ -134,14 +155,14 @@ def test_coefficients_are_stable_from_campaign_to_campaign() -> None:
 
 def test_the_overhead_is_taken_off_first() -> None:
     """With an overhead model in the table an additive device needs no correction."""
-    table = with_overhead(TABLE, 100_000)
+    table = with_overhead(random_table(), 100_000)
 
     def whole(plain: float, terms: Terms) -> float:
         return plain
 
     pairs = [
         (model, ns + 100_000 + 0.05 * sum(tensor.bytes for tensor in (*model.inputs, *model.outputs)))
-        for model, ns in measured(AUDITED, whole)
+        for model, ns in measured(audited_models(), whole)
     ]
     found = audited(pairs, table)
     assert found.terms == ()
@@ -151,12 +172,12 @@ def test_the_overhead_is_taken_off_first() -> None:
 def test_too_few_networks() -> None:
     """Two cannot be left out in turn."""
     with pytest.raises(InputError, match="needs at least 3 measured networks, got 2"):
-        audited(measured(AUDITED[:2], lambda plain, _: plain))
+        audited(measured(audited_models()[:2], lambda plain, _: plain))
 
 
 def test_less_than_the_overhead() -> None:
     """A network that takes no longer than its launch alone is refused by name."""
-    pairs = measured(AUDITED, lambda plain, _: plain)
+    pairs = measured(audited_models(), lambda plain, _: plain)
     with pytest.raises(InputError, match="not more than its overhead") as error:
-        audited(pairs, with_overhead(TABLE, 1e9))
-    assert error.value.where == AUDITED[0].name
+        audited(pairs, with_overhead(random_table(), 1e9))
+    assert error.value.where == audited_models()[0].name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 
@@ -10,19 +11,23 @@ import numpy as np
 import pytest
 from simulated import analytical, fused, noisy_table, random_network, without
 
-from framefit import InputError, resolve_target
+from framefit import InputError, Model, resolve_target
 from framefit.core.latency_table import LatencyTable
 from framefit.core.model.builtin import BUILTIN
 from framefit.devices.npu.cycles import CycleModel
 from framefit.devices.npu.work import model_work
 from framefit.latency.calibrate import Calibration, entry_work, op_class
 
-MODELS = [make(0) for make in BUILTIN.values()]
+
+@functools.cache
+def models() -> list[Model]:
+    """The built-in networks."""
+    return [make(0) for make in BUILTIN.values()]
 
 
 def table_of(name: str) -> LatencyTable:
     """The built-in networks on a target."""
-    return noisy_table(MODELS, resolve_target(name), np.random.default_rng(0))
+    return noisy_table(models(), resolve_target(name), np.random.default_rng(0))
 
 
 def left_out(table: LatencyTable, model: str, step: int) -> tuple[np.ndarray, float]:
@@ -78,7 +83,7 @@ def test_a_class_that_was_not_measured_is_less_certain() -> None:
     kept = [e for e in table.entries if op_class(entry_work(e.op, e.configuration)) != "Conv depthwise"]
     calibration = Calibration(kept, analytical(resolve_target("vpu")))
     assert "Conv depthwise" not in calibration.classes
-    model = fused(MODELS[0])
+    model = fused(models()[0])
     works = {op_class(work): work for work in model_work(model)}
     log, strange = calibration.find([works["Conv depthwise"]])[0]
     _, known = calibration.find([works["Conv 1x1"]])[0]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import msgspec
 import numpy as np
 import pytest
 from simulated import UNIT, noisy_table
 
-from framefit import resolve_target
+from framefit import Model, resolve_target
 from framefit.core.latency_table import LatencyEntry
 from framefit.core.model import epilogue_groups
 from framefit.latency.interpolation import Interpolation, ShapeChoice
@@ -24,14 +26,24 @@ GRID = GridSpec(
         ),
     )
 )
-MODELS = list(grid_models(GRID))
-SUBJECTS = [distinct_layers(model, epilogue_groups, UNIT)[0][0] for model in MODELS]
 MEASURED = 24
+
+
+@functools.cache
+def models() -> list[Model]:
+    """A layer of each shape of the grid."""
+    return list(grid_models(GRID))
+
+
+@functools.cache
+def subjects() -> list[Subject]:
+    """The layers, as they are measured."""
+    return [distinct_layers(model, epilogue_groups, UNIT)[0][0] for model in models()]
 
 
 def chosen(entries: dict[str, LatencyEntry], count: int) -> list[str]:
     """In batches, each after a look at what the former ones gave."""
-    choice = ShapeChoice(SUBJECTS)
+    choice = ShapeChoice(subjects())
     taken: list[str] = []
     while len(taken) < count:
         batch = choice.take([entries[key] for key in taken], min(6, count - len(taken)))
@@ -54,10 +66,10 @@ def test_chosen_shapes_tell_the_others_better_than_random_or_regular_ones(name: 
     """Of equal number, in the median of three seeds."""
     target = resolve_target(name)
     errors: dict[str, list[float]] = {"chosen": [], "random": [], "regular": []}
-    keys = [subject.key for subject in SUBJECTS]
+    keys = [subject.key for subject in subjects()]
     for seed in range(3):
         random = np.random.default_rng(seed)
-        entries = dict(zip(keys, noisy_table(MODELS, target, random).entries, strict=True))
+        entries = dict(zip(keys, noisy_table(models(), target, random).entries, strict=True))
         regular = ((np.arange(MEASURED) + random.random()) * len(keys) / MEASURED).astype(int)
         errors["chosen"].append(error(entries, chosen(entries, MEASURED)))
         errors["random"].append(error(entries, list(random.permutation(keys)[:MEASURED])))
@@ -68,19 +80,19 @@ def test_chosen_shapes_tell_the_others_better_than_random_or_regular_ones(name: 
 
 def test_every_shape_is_taken_once() -> None:
     """Until there is none left; layers of unknown size come first."""
-    strange = Subject("Loop", {"inputs": ["?"], "weights": [], "outputs": ["?"]}, ("loop",), MODELS[0])
-    choice, taken = ShapeChoice([*SUBJECTS[:20], strange]), []
+    strange = Subject("Loop", {"inputs": ["?"], "weights": [], "outputs": ["?"]}, ("loop",), models()[0])
+    choice, taken = ShapeChoice([*subjects()[:20], strange]), []
     while batch := choice.take((), 6):
         taken += [subject.key for subject in batch]
     assert taken[0] == strange.key
-    assert sorted(taken) == sorted(subject.key for subject in [*SUBJECTS[:20], strange])
+    assert sorted(taken) == sorted(subject.key for subject in [*subjects()[:20], strange])
     assert ShapeChoice([]).take((), 3) == []
 
 
 def test_a_family_that_is_hard_to_tell_gets_more() -> None:
     """Two families of equal shapes, one of which follows no trend."""
-    entries = noisy_table(MODELS, resolve_target("vpu"), np.random.default_rng(0)).entries
-    pairs = list(zip(SUBJECTS, entries, strict=True))
+    entries = noisy_table(models(), resolve_target("vpu"), np.random.default_rng(0)).entries
+    pairs = list(zip(subjects(), entries, strict=True))
     random = np.random.default_rng(1)
     rough = [
         msgspec.structs.replace(entry, latency_ns=round(entry.latency_ns * np.exp(random.normal(0, 1.5))))
@@ -88,7 +100,7 @@ def test_a_family_that_is_hard_to_tell_gets_more() -> None:
         else entry
         for _, entry in pairs
     ]
-    choice = ShapeChoice(SUBJECTS)
+    choice = ShapeChoice(subjects())
     first = [subject.key for subject in choice.take((), 24)]
     known = [entry for (subject, _), entry in zip(pairs, rough, strict=True) if subject.key in first]
     kernels = [subject.configuration["kernel"] for subject in choice.take(known, 12)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -12,16 +13,25 @@ from framefit.core.events import Trace
 from framefit.profiling.align.aligner import Aligner
 from framefit.profiling.align.tracks import ReorderBuffer, concatenate_queues
 from framefit.profiling.sequence import Sequence
-from profiling_truth import Setting, simulate
+from profiling_truth import Setting, Truth, simulate
 
-TRUTH = simulate(Setting(operations=9, inferences=6, units=2, kinds=3))
-SEQUENCE = Sequence.of(TRUTH.program, TRUTH.launches, TRUTH.trace.kinds)
+
+@functools.cache
+def truth() -> Truth:
+    """A device of two units, and what it did."""
+    return simulate(Setting(operations=9, inferences=6, units=2, kinds=3))
+
+
+@functools.cache
+def sequence() -> Sequence:
+    """The operations that it was told to execute."""
+    return Sequence.of(truth().program, truth().launches, truth().trace.kinds)
 
 
 def strange(seed: int) -> Trace:
     """A trace with packets of unknown cores, kinds and operations, some late by one place."""
     random = np.random.default_rng(seed)
-    trace, count = TRUTH.trace, len(TRUTH.trace)
+    trace, count = truth().trace, len(truth().trace)
     order = np.arange(count)
     for at in random.integers(0, count - 1, 9):
         order[[at, at + 1]] = order[[at + 1, at]]
@@ -45,8 +55,8 @@ def strange(seed: int) -> Trace:
 def test_every_packet_is_sorted(seed: int, cut: int) -> None:
     """Each packet is in its track's queue or foreign, marked where it is the track's first one after a loss."""
     trace = strange(seed)
-    tracks = Aligner(SEQUENCE, 3, trace.meta)._model.tracks
-    reorder_buffer = ReorderBuffer(SEQUENCE.units, tracks, 3, trace.meta, np.zeros((2, 6), np.bool_))
+    tracks = Aligner(sequence(), 3, trace.meta)._model.tracks
+    reorder_buffer = ReorderBuffer(sequence().units, tracks, 3, trace.meta, np.zeros((2, 6), np.bool_))
     told = [np.zeros(0, np.int64)]
     late = []
     queues = None
@@ -68,7 +78,7 @@ def test_every_packet_is_sorted(seed: int, cut: int) -> None:
     assert queues is not None
     queues = [concatenate_queues(a, b) for a, b in zip(queues, reorder_buffer.close(), strict=True)]
 
-    foreign, expected = [], {int(core): [] for core in SEQUENCE.units.track_core}
+    foreign, expected = [], {int(core): [] for core in sequence().units.track_core}
     latest, marked, disorder = dict.fromkeys(expected, -1), dict.fromkeys(expected, False), []
     for at in range(len(trace)):
         core = int(trace.core[at])
