@@ -168,16 +168,16 @@ def test_repeats_are_as_many_as_asked_or_as_needed() -> None:
 
 
 def test_the_built_in_networks_differ() -> None:
-    """From 12 layers to more than 100; six have 5 to 40 MB of weights, at most 1 MiB in each layer."""
+    """From 12 layers to more than 100; seven have 5 to 40 MB of weights, at most 1 MiB in each layer."""
     models = audit.audit_networks()
     device = board()
     grouped = [model.grouped(device.fusions(model)) for model in models]
     counts = [len(model.layers) for model in grouped]
-    assert len({model.name for model in models}) == len(models) == 13
+    assert len({model.name for model in models}) == len(models) == 14
     assert min(counts) < 15
     assert max(counts) > 100
     large = [model for model in grouped if "large" in model.name]
-    assert len(large) == 6
+    assert len(large) == 7
     for model in large:
         weights = [layer.parameter_bytes for layer in model.layers]
         assert 5e6 < sum(weights) < 40e6
@@ -309,6 +309,12 @@ def test_a_correction_that_leaves_too_great_an_error_is_not_applied(few: object)
     found = audit.with_audit(plain, [], UNIT, rows)
     assert (found.correction, found.audit) == (None, None)
     assert "not corrected: networks left out of the fit differ by" in found.warnings[-1]
+    calibrated = [msgspec.structs.replace(row, measured_ns=1_200_000, digest=f"calibrated {row.name}") for row in rows]
+    odd = [(models[0].grouped(machine.fusions(models[0])), 50e6)]
+    kept = audit.with_audit(plain, odd, UNIT, calibrated)
+    assert kept.audit is not None
+    assert [row.digest for row in kept.audit.networks] == [row.digest for row in calibrated]
+    assert "by the calibration alone corrected" in kept.warnings[-1]
 
 
 def test_what_was_measured_whole_is_stated_beside_the_prediction(few: object) -> None:

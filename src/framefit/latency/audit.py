@@ -196,8 +196,8 @@ def with_audit(
     """The table with the correction fitted to whole networks, or with a warning that says why there is none.
 
     Networks (fused groups as layers, and ns of a launch) are left out where one of their layers could not be
-    measured. ``known`` ones were measured before, on this machine. A correction that leaves too great an error is not
-    applied.
+    measured. ``known`` ones were measured before, on this machine; they alone correct the table where with the others
+    the error is too great. A correction that leaves too great an error is not applied.
     """
     estimator = Estimator(msgspec.structs.replace(table, correction=None), unit)
     networks, reasons = {network.digest: network for network in known}, []
@@ -208,18 +208,26 @@ def with_audit(
             reasons.append(f"{model.name}: {error.where or 'the table'}: {error.what}")
         else:
             networks[network.digest] = network
+    warnings = list(table.warnings)
     try:
         result = audit(tuple(networks.values()))
+        if result.correction.error_ratio > MOST_ERROR and known and len(networks) > len(known):
+            warnings.append(_great_error("by the calibration alone", result))
+            result = audit(known)
     except InputError as error:
-        why = "; ".join([error.what, *reasons])
-        return msgspec.structs.replace(table, warnings=(*table.warnings, f"not audited: {why}"))
-    if result.correction.error_ratio <= MOST_ERROR:
-        return msgspec.structs.replace(table, correction=result.correction, audit=result)
-    refused = (
-        f"not corrected: networks left out of the fit differ by {100 * result.correction.error_ratio:.0f} % (at most "
+        warnings.append(f"not audited: {'; '.join([error.what, *reasons])}")
+        return msgspec.structs.replace(table, warnings=tuple(warnings))
+    if result.correction.error_ratio > MOST_ERROR:
+        warnings.append(_great_error("not", result))
+        return msgspec.structs.replace(table, correction=None, audit=None, warnings=tuple(warnings))
+    return msgspec.structs.replace(table, correction=result.correction, audit=result, warnings=tuple(warnings))
+
+
+def _great_error(how: str, result: AdditivityAudit) -> str:
+    return (
+        f"{how} corrected: networks left out of the fit differ by {100 * result.correction.error_ratio:.0f} % (at most "
         f"{100 * MOST_ERROR:.0f} %): stop other programs (framefit doctor), and measure again"
     )
-    return msgspec.structs.replace(table, correction=None, audit=None, warnings=(*table.warnings, refused))
 
 
 _CHECKED = "audit-residual"  # the network that is launched to compare two days
@@ -280,24 +288,24 @@ _Block = Callable[[GraphBuilder, str], str]
 
 
 def audit_networks(seed: int = 0) -> tuple[Model, ...]:
-    """Make small networks (plain, residual, inverted residual, branched, a decoder), and such of real size."""
-    return (*_small_networks(seed), *_of_real_size(seed))
+    """Make small networks (plain, residual, inverted residual, branched, excited, a decoder), and such of real size."""
+    return (*_small_networks(seed), *_chained_networks(seed))
 
 
 def _small_networks(seed: int) -> Iterator[Model]:
     stages: dict[str, tuple[_Block, tuple[int, ...]]] = {
         "audit-plain": (_plain, (1, 2, 3)),
-        "audit-plain-wide": (_plain, (4, 4, 1)),
         "audit-residual": (_residual, (1, 1, 1)),
         "audit-residual-deep": (_residual, (2, 5, 8)),
         "audit-inverted": (_inverted, (1, 2, 4)),
         "audit-branches": (_branches, (2, 2, 3)),
+        "audit-excited": (_excited, (2, 4, 8)),
     }
     yield from (_staged(name, block, depth, seed) for name, (block, depth) in stages.items())
     yield _decoder(seed)
 
 
-def _of_real_size(seed: int) -> list[Model]:
+def _chained_networks(seed: int) -> list[Model]:
     """Networks of 5 to 40 MB of weights, at most 0.95 MB in each layer."""
     stages: dict[str, tuple[int, tuple[tuple[_Block, int, int], ...]]] = {  # side, then block, channels and count
         "audit-large-plain": (14, ((_plain, 144, 16),)),
@@ -306,6 +314,7 @@ def _of_real_size(seed: int) -> list[Model]:
         "audit-large-inverted": (14, ((_inverted, 96, 8), (_inverted, 224, 6))),
         "audit-large-dense": (1, ((_fully_connected, 480, 24),)),
         "audit-large-attention": (8, ((_attention, 192, 6),)),
+        "audit-large-tokens": (14, ((_attention, 192, 4),)),
     }
     models = []
     for name, (side, blocks) in stages.items():
@@ -389,6 +398,16 @@ def _inverted(b: GraphBuilder, x: str) -> str:
     wide = 4 * b.channels(x)
     y = b.conv(x, wide, kernel=1, norm=True, activation="Relu")
     y = b.conv(y, wide, groups=wide, norm=True, activation="Relu")
+    return str(b.op("Add", x, b.conv(y, b.channels(x), kernel=1, norm=True)))
+
+
+def _excited(b: GraphBuilder, x: str) -> str:
+    """Howard et al., 2019, "Searching for MobileNetV3": many small nodes beside the convolutions."""
+    wide = 2 * b.channels(x)
+    y = b.op("HardSwish", b.conv(x, wide, kernel=1, norm=True))
+    y = b.op("HardSwish", b.conv(y, wide, groups=wide, norm=True))
+    z = b.conv(b.op("GlobalAveragePool", y), wide // 4, kernel=1, activation="Relu")
+    y = b.op("Mul", y, b.op("HardSigmoid", b.conv(z, wide, kernel=1)))
     return str(b.op("Add", x, b.conv(y, b.channels(x), kernel=1, norm=True)))
 
 
