@@ -13,6 +13,7 @@ from framefit import InfeasibleError, InputError, Timetable
 from framefit.core.files import read_record
 from framefit.core.run_record import Metrics
 from framefit.planning import ladder
+from framefit.workflows.report import write_views
 from workloads import write_app, write_models, write_target
 
 IMAGE = np.zeros((1, 3, 16, 16), np.float32)
@@ -50,6 +51,7 @@ def test_announced_rates_change_windows_and_timetable(board: Path) -> None:
     assert any("timetable '50Hz' was in force: rates: camera 50 Hz" in line for line in result.warnings)
     assert read_record(board / "run" / "metrics.json", Metrics).switches == metrics.switches
     assert read_record(board / "run" / "timetable-50Hz.json", Timetable).window_ns == 20_000_000
+    write_views(board / "run", None)
     packets = Trace.FromString((board / "run" / "trace.pftrace").read_bytes()).packet
     tracks = {packet.track_descriptor.uuid: packet.track_descriptor.name for packet in packets}
     events = [packet.track_event for packet in packets if packet.HasField("track_event")]

@@ -10,7 +10,7 @@ import pytest
 
 from framefit import InputError, Plan, plan, run, simulate
 from framefit.core.program import Launches
-from framefit.workflows.record import RunResult, _first_shown
+from framefit.workflows.record import RunResult, first_shown
 from workloads import RATE_HZ, listing, write_app, write_models, write_target
 
 
@@ -106,9 +106,9 @@ def test_pictures_show_the_end_of_a_long_run(
 ) -> None:
     """From a repetition of the timetable on, unless that hides more than half of what can be shown."""
     monkeypatch.setattr("framefit.workflows.record._MOST_SHOWN", 100)
-    assert _first_shown(launched_in(np.arange(windows)), pattern) == first
+    assert first_shown(launched_in(np.arange(windows)), pattern) == first
     launches = launched_in(np.repeat(np.arange(1000), 80)[: windows * 80])
-    assert len(launches.window[launches.window >= _first_shown(launches, pattern)]) >= 50
+    assert len(launches.window[launches.window >= first_shown(launches, pattern)]) >= 50
 
 
 def test_part_of_a_run(planned: Plan, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from framefit import InputError, plan, profile, simulate
 from framefit.workflows.inject import inject_loss
-from framefit.workflows.report import report_place, write_report
+from framefit.workflows.report import report_place, write_report, write_views
 from networks import write_dynamic
 from workloads import write_app, write_models, write_target
 
@@ -27,7 +27,8 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_models(tmp_path_factory.mktemp("reported"))
     write_target(folder)
     app = write_app(folder, target="target.toml", rate_hz=74, guard_ms=None, schedule="")
-    simulate(app, windows=WINDOWS, output=folder / "run", update_table=folder / "board.table.json")
+    run = simulate(app, windows=WINDOWS, output=folder / "run", update_table=folder / "board.table.json")
+    write_views(run.folder, run.profile)
     inject_loss(folder / "run", rate=0.05, burst=3, seed=1, output=folder / "thin.npz")
     profile(folder / "thin.npz", folder / "run" / "program.json", output=folder / "thin")
     return folder
@@ -129,6 +130,18 @@ def test_where_the_page_goes(copied: Path) -> None:
     with pytest.raises(InputError, match="already exists"):
         write_report(copied / "timetable.json")
     assert write_report(copied / "timetable.json", force=True) == copied / "report.html"
+
+
+def test_what_viewers_read_is_made_with_the_page(copied: Path, tmp_path: Path) -> None:
+    """A run records only; its trace for viewers, picture and profile come beside its page, and nowhere else."""
+    written = ("trace.pftrace", "run.svg", "profile.json")
+    for name in written:
+        (copied / name).unlink()
+    write_report(copied, output=tmp_path / "report.html")
+    assert not any((copied / name).exists() for name in written)
+    write_report(copied)
+    assert all((copied / name).stat().st_size for name in written)
+    assert "<svg" in (copied / "run.svg").read_text(encoding="utf-8")[:200]
 
 
 def test_old_runs(copied: Path) -> None:

@@ -52,11 +52,8 @@ FILES = {
     "launches.npz",
     "trace.npz",
     "metrics.json",
-    "profile.json",
     "frames.csv",
-    "trace.pftrace",
     "instructions.json",
-    "run.svg",
 }
 
 
@@ -139,8 +136,6 @@ def assert_complete(folder: Path, windows: int, target: str = "cpu") -> None:
     for row in rows(folder):
         assert (row["finished_ns"] == "") == (row["fate"] in ("dropped", "skipped"))
         assert bool(row["reason"]) == (row["fate"] != "done")
-    assert (folder / "trace.pftrace").stat().st_size > 0
-    assert "<svg" in (folder / "run.svg").read_text()[:200]
 
 
 def test_the_run_folder_is_complete(ran: RunResult) -> None:

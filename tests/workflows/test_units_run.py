@@ -17,6 +17,7 @@ from framefit.core.run_record import Metrics
 from framefit.core.timetable import InstructionLists
 from framefit.devices.device import Array
 from framefit.devices.host import available_cores
+from framefit.workflows.report import write_views
 from networks import difference
 from workloads import measure_briefly, no_noise, write_app, write_models, write_target
 
@@ -158,6 +159,7 @@ def test_the_files_tell_of_both_units(ran: RunResult) -> None:
     assert set(ran.trace.core.tolist()) == {3, 5}
     assert ran.profile is not None
     assert {"a", "b"} <= set(ran.profile.utilisation_by_unit)
+    write_views(ran.folder, None)
     written = (ran.folder / "trace.pftrace").read_bytes()
     assert b"\x01a" in written
     assert b"\x01b" in written

@@ -331,8 +331,12 @@ def simulate(given: dict[str, Any], screen: RunScreen) -> int:
 
 def _play(verb: Callable[..., RunResult], given: dict[str, Any], screen: RunScreen) -> int:
     """Run or simulate until Ctrl-C, show the result, and give the exit code that it means."""
+    from framefit.workflows.report import write_views
+
     with Interrupt() as interrupt, Progress() as progress:
         result = verb(**given, notify=progress, stop=interrupt, on_idle=progress.windows)
+        progress("profiling the trace")
+        write_views(result.folder, result.profile)
     if screen.json:
         show_json(result.metrics)
     else:

@@ -536,18 +536,18 @@ class Session:
             frames: whether frames are read and outputs given out.
         """
         models = {model.name: number for number, model in enumerate(self.opened.models)}
-        read, streams = [], []
+        read: dict[int, list[ReadModel]] = {}
+        streams: dict[int, list[ResultStream]] = {}
         observers: list[list[FrameObserver]] = [[] for _ in models]
-        for number, model in enumerate(self.opened.models):
-            wired = model.wired
-            read.append(
-                [
-                    ReadModel(self._oldest(name), _inputs(wired, name) if frames else {}, self._step(name))
-                    for name in wired.after
-                ]
-            )
-            streams.append(result_streams(read[-1], wired.depth, wired.entry.frames))
-            for source, (name, stream) in enumerate(zip(wired.after, streams[-1], strict=True)):
+        for number, wired in enumerate(model.wired for model in self.opened.models):
+            if not wired.after:
+                continue
+            read[number] = [
+                ReadModel(self._oldest(name), _inputs(wired, name) if frames else {}, self._step(name))
+                for name in wired.after
+            ]
+            streams[number] = result_streams(read[number], wired.depth, wired.entry.frames)
+            for source, (name, stream) in enumerate(zip(wired.after, streams[number], strict=True)):
                 unit = ports[models[name]][-1].unit
                 delivery = ResultDelivery(self.opened.device, unit, ports[number][0], stream, source)
                 observers[models[name]].append(delivery)

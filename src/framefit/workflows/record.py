@@ -1,8 +1,8 @@
-"""The run folder: where it may lie, what is in it, its pictures, and how it comes there whole.
+"""The run folder: where it may lie, what is in it, and how it comes there whole.
 
 What a run is asked for: refused before the work of a plan where it cannot be done.
 
-The profile of a run that has just ended, and the latency table that it updates.
+The profile of a run, made when it is asked for, and the latency table that it updates.
 
 What background models could have reached at most in a run.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import sys
 from collections.abc import Sequence
@@ -39,11 +40,8 @@ from framefit.execution.wiring import check_sinks
 from framefit.planning.bounds import Launched, fluid_bounds, packing_bounds
 from framefit.planning.check import check_events
 from framefit.planning.plan import Plan
-from framefit.profiling.pairing import pair_events, run_windows
 from framefit.profiling.profile import ProfileInput, profile_trace
 from framefit.report.csv_files import write_frames
-from framefit.report.drawing import run_picture
-from framefit.report.perfetto import write_perfetto
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.metrics import residual_use, run_seconds, served_frames
 from framefit.runtime.recorded import JournalHeader, RecordedRun, read_header, read_part
@@ -83,7 +81,6 @@ class RunResult:
         trace, program: what happened on the device, as its trace has it.
         view: the same as the host saw it, a launch an operation.
         interrupted: whether it was stopped before its end.
-        profile: what the device's trace says; ``None``: it could not be held against the program.
         warnings: what a reader of these should know, those of the plan first.
     """
 
@@ -95,8 +92,26 @@ class RunResult:
     program: Program
     view: HostView
     interrupted: bool
-    profile: Profile | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def profile(self) -> Profile | None:
+        """What the device's trace says, made at the first use; ``None``: it could not be held against the program."""
+        return self._profiled[0]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The warnings, and why there is no profile, if there is none."""
+        return (*self.warnings, *self._profiled[1])
+
+    @functools.cached_property
+    def _profiled(self) -> tuple[Profile | None, tuple[str, ...]]:
+        if self.trace is _EMPTY:
+            return None, ()
+        try:
+            return profile_trace(_profile_input(self)).profile, ()
+        except FramefitError as error:
+            return None, (f"the trace was not profiled: {error.what}",)
 
     @property
     def launches(self) -> Launches:
@@ -288,8 +303,6 @@ def recover(folder: Path, notify: Notify = silent) -> None:
                 *fault_notes(metrics, run),
             ),
         )
-        if run.trace is not None:
-            result = _profiled(result, notify)
         for sink in header.sinks:
             with contextlib.ExitStack() as stack:
                 files = [part / sink.file for part in parts.folders]
@@ -333,39 +346,8 @@ def write_folder(result: RunResult, info: RunInfo) -> None:
     if result.trace is not _EMPTY:
         result.trace.write(folder / "trace.npz", force=True)
     write_record(folder / "metrics.json", result.metrics, force=True)
-    if result.profile is not None:
-        write_record(folder / "profile.json", result.profile, force=True)
     write_frames(folder / "frames.csv", result.frames, force=True)
-    _write_pictures(folder)
     write_record(folder / _MARK, info, force=True)
-
-
-def _write_pictures(folder: Path) -> None:
-    """Write ``trace.pftrace`` and ``run.svg`` into a run folder, from its records: of a long run its last windows."""
-    timetable, view = read_record(folder / "timetable.json", Timetable), HostView.read(folder)
-    priority = [model.name for model in timetable.models if model.role != "background"]
-    pattern = max(len(timetable.windows), 1)
-    first = _first_shown(view.launches, pattern)
-    trace, launches, releases = view.part(first)
-    executed = pair_events(trace, view.program, launches)
-    write_perfetto(
-        folder / "trace.pftrace",
-        executed,
-        view.program,
-        launches,
-        releases,
-        priority,
-        in_force=view.in_force_from(int(releases[0]) if len(releases) else 0),
-        force=True,
-    )
-    turn = first % pattern
-    reserved, overhang = (
-        {unit: ns[turn:] + ns[:turn] for unit, ns in rooms.items()}
-        for rooms in (timetable.first_reserved_ns, timetable.overhang_ns)
-    )
-    rows = run_windows(executed, view.program, launches, releases, priority, reserved_ns=reserved, overhang_ns=overhang)
-    with write_whole(folder / "run.svg", force=True) as file:
-        file.write(run_picture(rows).encode())
 
 
 def _left_out(launches: Launches) -> list[str]:
@@ -375,7 +357,7 @@ def _left_out(launches: Launches) -> list[str]:
     return [f"trace.pftrace and run.svg show the last {_MOST_SHOWN} of {len(launches)} launches"]
 
 
-def _first_shown(launches: Launches, pattern: int) -> int:
+def first_shown(launches: Launches, pattern: int) -> int:
     """The first window that the pictures show: of a long run its last part, whole repetitions of the timetable's
     ``pattern`` windows where they are short.
     """
@@ -442,10 +424,10 @@ def saved(
     update_table: str | Path | None = None,
     notify: Notify,
 ) -> RunResult:
-    """A run with the profile of its trace, its folder complete.
+    """A run, its folder complete: pages, pictures and the profile are made from it by :mod:`framefit.workflows.report`.
 
     Args:
-        result: without its profile.
+        result: of the run.
         planned: what was run.
         claim: of its folder.
         seed: that it was run with.
@@ -459,8 +441,9 @@ def saved(
     """
     if failure is not None and not result.metrics.windows:  # nothing was recorded
         raise failure
-    notify("profiling the trace")
-    result = with_profile(result, planned, update_table, notify)
+    if update_table is not None:
+        notify("profiling the trace")
+        result = _with_updated_table(result, planned, update_table)
     notify("writing the run folder")
     info = RunInfo(
         command=" ".join(sys.argv),
@@ -598,40 +581,19 @@ def check_table(planned: Plan, update_table: str | Path | None) -> None:
         check_update(update_table, table_for(planned.workload, planned.device))
 
 
-def with_profile(
-    result: RunResult, planned: Plan, update_table: str | Path | None = None, notify: Notify = silent
-) -> RunResult:
-    """A run with the profile of its own trace; a trace that cannot be used costs no run.
-
-    Args:
-        result: of the run.
-        planned: what was run.
-        update_table: written with what the layers took.
-        notify: receives what is being done.
-    """
+def _with_updated_table(result: RunResult, planned: Plan, update_table: str | Path) -> RunResult:
+    """Write what the layers took into a table; a trace that cannot be used costs no run, and is noted."""
     try:
-        profiled = profile_trace(_profile_input(result), notify=notify)
-        result = dataclasses.replace(result, profile=profiled.profile)
-        if update_table is not None:
-            write_update(update_table, profiled, table_for(planned.workload, planned.device))
+        write_update(update_table, profile_trace(_profile_input(result)), table_for(planned.workload, planned.device))
     except FramefitError as error:
-        what = "profiled" if result.profile is None else f"put into {update_table}"
-        note = f"the trace was not {what}: {error.what}"
-        result = dataclasses.replace(result, warnings=(*result.warnings, note))
+        note = f"the trace was not put into {update_table}: {error.what}"
+        return dataclasses.replace(result, warnings=(*result.warnings, note))
     return result
 
 
 def _profile_input(result: RunResult) -> ProfileInput:
     trace, notes = _latest(result.trace, str(result.folder))
     return ProfileInput(trace, result.program, result.launches, result.timetable, str(result.folder), notes)
-
-
-def _profiled(result: RunResult, notify: Notify) -> RunResult:
-    """A run with the profile of its trace, where that can be used."""
-    try:
-        return dataclasses.replace(result, profile=profile_trace(_profile_input(result), notify=notify).profile)
-    except FramefitError as error:
-        return dataclasses.replace(result, warnings=(*result.warnings, f"the trace was not profiled: {error.what}"))
 
 
 def _latest(trace: Trace, folder: str) -> tuple[Trace, tuple[str, ...]]:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from framefit.core.files import decode_json, from_data, read_bytes, read_record
+from framefit.core.files import decode_json, from_data, read_bytes, read_record, write_record, write_whole
 from framefit.core.fit_results import FitResult
+from framefit.core.host_view import HostView
 from framefit.core.latency_table import read_table
 from framefit.core.loss_study import LossStudy
 from framefit.core.profile import Profile
@@ -27,19 +28,22 @@ from framefit.profiling.profile import open_trace, profile_trace
 from framefit.profiling.totals import window_use
 from framefit.report.csv_files import read_events, read_frames
 from framefit.report.description import Subject
+from framefit.report.drawing import run_picture
 from framefit.report.html import Content, write_report_page
+from framefit.report.perfetto import write_perfetto
 from framefit.report.sections.plan import PlanContent
 from framefit.report.sections.profile import ProfileContent
 from framefit.report.sections.run import RunContent
 from framefit.report.timeline import Happened
 from framefit.runtime.metrics import frame_times
 from framefit.workflows.profile import happened
-from framefit.workflows.record import RunResult, recover
+from framefit.workflows.record import RunResult, first_shown, recover
 from framefit.workflows.settings import ReportSettings
 
-__all__ = ["report_place", "run_content", "write_report"]
+__all__ = ["report_place", "run_content", "write_report", "write_views"]
 
 
+_PERFETTO = "trace.pftrace"
 _SHOWN_WINDOWS = 8  # on a terminal
 _DRAWN_FROM = 32  # windows: what began in those shown may end later
 _REMEDY = (
@@ -79,11 +83,54 @@ def write_report(settings: ReportSettings, *, notify: Notify = silent) -> Path:
     for path, name in zip(paths, _names(paths), strict=True):
         notify(f"reading {path}")
         recover(path, notify)
-        subjects.append(Subject(name, str(path), _content(path)))
+        content = _content(path)
+        if isinstance(content, RunContent) and place.parent == path and not (path / _PERFETTO).exists():
+            write_views(path, content.profile)
+        subjects.append(Subject(name, str(path), content))
     notify("writing the page")
     made = f"Made by Framefit {version('framefit')} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
     write_report_page(place, subjects, made=made, force=settings.force)
     return place
+
+
+def write_views(folder: Path, profile: Profile | None) -> None:
+    """Write what viewers read into a run folder, from its records; of a long run its last windows.
+
+    Args:
+        folder: of a run; ``trace.pftrace`` and ``run.svg`` are made of what is in it.
+        profile: what the trace says, for ``profile.json``; ``None``: nothing.
+
+    Raises:
+        InputError: a record is damaged, or a file cannot be written.
+    """
+    if profile is not None:
+        write_record(folder / "profile.json", profile, force=True)
+    if not (folder / "launches.npz").is_file():  # an older or shorter run
+        return
+    timetable, view = read_record(folder / "timetable.json", Timetable), HostView.read(folder)
+    priority = [model.name for model in timetable.models if model.role != "background"]
+    pattern = max(len(timetable.windows), 1)
+    first = first_shown(view.launches, pattern)
+    trace, launches, releases = view.part(first)
+    executed = pair_events(trace, view.program, launches)
+    write_perfetto(
+        folder / _PERFETTO,
+        executed,
+        view.program,
+        launches,
+        releases,
+        priority,
+        in_force=view.in_force_from(int(releases[0]) if len(releases) else 0),
+        force=True,
+    )
+    turn = first % pattern
+    reserved, overhang = (
+        {unit: ns[turn:] + ns[:turn] for unit, ns in rooms.items()}
+        for rooms in (timetable.first_reserved_ns, timetable.overhang_ns)
+    )
+    rows = run_windows(executed, view.program, launches, releases, priority, reserved_ns=reserved, overhang_ns=overhang)
+    with write_whole(folder / "run.svg", force=True) as file:
+        file.write(run_picture(rows).encode())
 
 
 def run_content(result: RunResult) -> RunContent:
@@ -99,7 +146,7 @@ def run_content(result: RunResult) -> RunContent:
         overhang_ns=result.timetable.overhang_ns,
         windows=_SHOWN_WINDOWS,
     )
-    return RunContent(result.metrics, profile=result.profile, rows=rows, notes=result.warnings)
+    return RunContent(result.metrics, profile=result.profile, rows=rows, notes=result.notes)
 
 
 def report_place(first: str | Path) -> Path:

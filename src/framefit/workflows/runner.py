@@ -44,7 +44,6 @@ from framefit.workflows.record import (
     next_part,
     result_of,
     saved,
-    with_profile,
 )
 
 __all__ = ["Runner"]
@@ -593,8 +592,7 @@ class Runner:
             InputError: the run goes on.
         """
         if self._result is None:
-            result = self._running.result(self._folder, interrupted=self._interrupted)
-            self._result = with_profile(result, self._plan)
+            self._result = self._running.result(self._folder, interrupted=self._interrupted)
         return self._result
 
     def step(self, windows: int = 1) -> None:
