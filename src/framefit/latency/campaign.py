@@ -127,21 +127,24 @@ class Campaign:
         *,
         stop: Callable[[], bool] | None = None,
         on_round: Callable[[int, int], None] | None = None,
-    ) -> int:
+    ) -> list[str]:
         """Measure layers with wide intervals again, with the launches that their overhead is estimated from.
 
         Each turn doubles the samples of the remaining layers, to at most 4000; a turn only begins if it ends before
-        ``until_ns`` on the device's clock. Returns the number of entries that are still wide (:func:`wide`).
+        ``until_ns`` on the device's clock. Returns names of the layers that are still wide (:func:`wide`), those with
+        the widest intervals first.
         """
         most = _MOST_REPEATS // RUNS
-        while left := wide(self.table(method).entries, networks):
+        while left := wide((entries := self.table(method).entries), networks):
             places = self._places(left)
             done = min(len(self.rounds.runs[place].samples_ns) for place in places)
             affordable = int((until_ns - self._device.clock.now_ns()) / self.rounds.round_ns(places)) - _WARM_UP
             more = min(done, most - done, affordable)
             if more < max(_LEAST_GROWTH * done, 1) or not self.rounds.measure(done + more, stop, on_round, places):
                 break
-        return len(left)
+        left.sort(key=lambda index: entries[index].interval_ns[0] - entries[index].interval_ns[1])
+        subjects = [self._overhead.launches[index].subject for index in left]
+        return [subject.layers[0] if subject.layers else subject.op for subject in subjects]
 
     def table(self, method: Method = "regression") -> LatencyTable:
         """Make a table of the samples so far; it has no entries of layers without samples.

@@ -56,6 +56,7 @@ __all__ = ["calibrate", "measure"]
 
 
 _REFINE_SECONDS = 30.0  # by default: a third of the time for a table of a MobileNetV2
+_NAMED = 5  # layers in a warning
 _FIRST_SHAPES = 6  # of a grid, before the uncertainty is estimated for the first time
 _MORE_SHAPES = 0.25  # of the number that was measured, in each turn
 _TRIED = 3  # launches of each model, to estimate the duration of a measurement
@@ -308,18 +309,21 @@ class _TableBuilder:
         """Take more samples of layers whose intervals are wide."""
         settings = self._settings
         self._notify("repeating uncertain measurements")
-        seconds = _REFINE_SECONDS if settings.max_seconds is None else settings.max_seconds
+        begun, seconds = self._begun, settings.max_seconds
+        if seconds is None:  # whatever whole networks have taken before
+            begun, seconds = self._device.clock.now_ns(), _REFINE_SECONDS
         left = campaign.refine(
-            self._begun + round(seconds * 1e9),
+            begun + round(seconds * 1e9),
             [_layers_of(grouped) for grouped in (*self.grouped, *(grouped for _, grouped in self._networks))],
             settings.overhead,
             stop=self._ended,
             on_round=self._on_round,
         )
         if left:
+            more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
             self._warnings.append(
-                f"{left} of {len(table.entries)} layers are known neither to 3 % nor precisely enough for sums within "
-                "1 %: allow more time with --max-seconds, or more --repeats"
+                f"{len(left)} of {len(table.entries)} layers are known neither to 3 % nor precisely enough for sums "
+                f"within 1 %: {', '.join(left[:_NAMED])}{more}: allow more time with --max-seconds, or more --repeats"
             )
         return campaign.table(settings.overhead)
 
