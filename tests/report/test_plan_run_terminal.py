@@ -194,7 +194,10 @@ def test_infeasible_plan():
         ),
         (
             Refusal(kind="not found", reason="none", searched_s=10.0, lateness_ns=3_000_000, bound_ns=1_000_000),
-            ["no proof that nothing fits. search_s", "order that was found is 3.00 ms late, none is less than 1.00 ms"],
+            [
+                "nothing fits. It was searched for 10 s; search_s",
+                "was found is 3.00 ms late, none is less than 1.00 ms",
+            ],
         ),
         (Refusal(kind="proved", reason="layer", searched_s=0.0), ["This is proved."]),
     ],

@@ -150,3 +150,27 @@ def test_other_units_are_proposed_where_only_a_cut_makes_the_model_fit(tmp_path:
     assert "no units for 'model1'" in [fix.change for fix in timetable.fixes]
     app.write_text(text.replace('every = 3\nunits = ["unit1"]\n', "every = 3\n") + 'units = ["unit1"]\n')
     assert framefit.plan(app).timetable.feasible
+
+
+@pytest.mark.parametrize(("units", "due_ms", "kind"), [(1, 60, "proved"), (2, 49, "proved"), (1, 85, "not found")])
+def test_ages_that_do_not_hold_are_refused_with_a_bound(units: int, due_ms: float, kind: str, tmp_path: Path) -> None:
+    """A background model of 50 ms beside 10 ms in each window of 40 ms, and another one: 70 ms at least on one unit.
+
+    Where that is no proof, the least excess that was found and the time of the search are stated.
+    """
+    models = [Demand(10, 1, 40), Demand(50, 1, due_ms, layers=5), Demand(6, 1, 400)]
+    app = app_of(tmp_path, models, units)
+    first, *others = app.read_text().split("[[models]]\n")[0:2]
+    later = app.read_text().split("[[models]]\n")[2:]
+    background = [text.replace("every-window", "background") for text in later]
+    app.write_text("[[models]]\n".join([first, *others, *background]))
+    timetable = framefit.plan(app).timetable
+    assert not timetable.feasible
+    assert timetable.refusal is not None
+    assert timetable.refusal.kind == kind
+    assert timetable.refusal.searched_s > 0
+    assert timetable.refusal.lateness_ns is not None
+    assert timetable.refusal.bound_ns is not None
+    least_ns = round(max({1: 70, 2: 50}[units] - due_ms, 0) * MS)
+    assert timetable.refusal.bound_ns == pytest.approx(least_ns, abs=0.1 * MS)
+    assert timetable.refusal.bound_ns <= timetable.refusal.lateness_ns

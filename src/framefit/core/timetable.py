@@ -248,14 +248,14 @@ class Fix(Record, kw_only=True):
 
 
 class Refusal(Record, kw_only=True):
-    """Why there is no schedule of the priority models.
+    """Why there is no schedule of the priority models, or none in which results are young enough.
 
     Attributes:
         kind: a proof that there is none, or a search that ended without one.
         reason: the binding constraint, as a sentence.
         searched_s: time of the search.
-        lateness_ns: greatest lateness in the best schedule; ``None``: there is none.
-        bound_ns: lower bound of the greatest lateness.
+        lateness_ns: greatest lateness in the best schedule, or excess of an age; ``None``: there is none.
+        bound_ns: lower bound of it.
     """
 
     kind: Literal["proved", "not found"]

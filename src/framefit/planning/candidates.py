@@ -357,9 +357,11 @@ class Arranged:
     share: float
 
     @property
-    def rank(self) -> tuple[bool, float]:
-        """The greater the better."""
-        return self.timetable.feasible, self.share
+    def rank(self) -> tuple[bool, float, int]:
+        """The greater the better; of those with results that are too old, the one where they are so by least."""
+        refusal = self.timetable.refusal
+        late_ns = None if refusal is None else refusal.lateness_ns
+        return self.timetable.feasible, self.share, -_ANY if late_ns is None else -late_ns
 
 
 def served_share(timetable: Timetable, beat: Beat) -> float:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Literal
 
 import msgspec
+import numpy as np
 
 from framefit.core.settings import Notify, silent
 from framefit.core.timetable import Fix, PlannedModel, Refusal, Timetable
@@ -31,7 +34,7 @@ from framefit.planning.candidates import (
 from framefit.planning.cutting import Candidate, CutTrials, cut, cut_at, fixes, relearned
 from framefit.planning.durations import Durations, are_comparable, launch_times, together
 from framefit.planning.fixes import verified_fixes
-from framefit.planning.partition import candidate_pieces, planned_quantile_ns
+from framefit.planning.partition import beside, candidate_pieces, planned_quantile_ns
 from framefit.planning.placement import Placement, Problem, Room, Stage
 from framefit.planning.placement_search import solve
 from framefit.planning.plan import Plan
@@ -78,6 +81,7 @@ class Placing:
         self._units, self._durations = units, next(iter(units.values()))
         self._mode, self._rate_hz, self._notify = workload.schedule.segmentation, workload.beat_hz, notify
         self._fixes_s = _FIXES_S  # that solvers may still take for changes that would help
+        self._begun = 0.0  # when models began to be placed
         self._search_s = workload.schedule.search_s  # for a schedule of priority models, where none is found at once
         self._prices, self._apart = UnitPrices(target, units, window_ns), bool(target.links)
         limits = [target.unit(name).memory_mib for name in units]
@@ -117,6 +121,7 @@ class Placing:
         taken (docs/decisions/0010). On several units a search decides on stages and segments together, over far more
         placements than could be compiled; what segments really take corrects the prices for the next search.
         """
+        self._begun = time.monotonic()
         if self._single:
             return self._cut(tasks, beat)
         placed, timetable = self._placed(tasks, beat)
@@ -179,6 +184,7 @@ class Placing:
 
     def explained(self, timetable: Timetable, tasks: Sequence[SegmentedModel], beat: Beat) -> Timetable:
         """What binds, by layer where a layer does, and changes that would help."""
+        searched_s = time.monotonic() - self._begun
         priority = [model for model in timetable.models if model.role == "priority"]
         binding, layer = timetable.binding_constraint, False
         for task in tasks:
@@ -202,7 +208,63 @@ class Placing:
         self._notify("looking for changes that would help")
         changes = (*self._freed(timetable, tasks, beat), *self._fixes(timetable, tasks, beat))
         refusal = timetable.refusal or self._refusal(timetable, binding or "", beat, layer=layer)
+        if refusal.lateness_ns and refusal.bound_ns is None and timetable.refusal is not None:  # by results' ages
+            refusal = self._too_old(refusal, searched_s, timetable, tasks, beat)
+            binding = refusal.reason
         return msgspec.structs.replace(timetable, binding_constraint=binding, fixes=changes, refusal=refusal)
+
+    def _too_old(
+        self,
+        refusal: Refusal,
+        searched_s: float,
+        timetable: Timetable,
+        tasks: Sequence[SegmentedModel],
+        beat: Beat,
+    ) -> Refusal:
+        """With the least age that results can have in any plan.
+
+        A frame's segments run one after the other, and on one unit, where all windows are alike, between what priority
+        models reserve in each of them.
+        """
+        reserved_ns = 0
+        for model in timetable.models if self._single else ():
+            demand = beat.of(model.name)
+            within = (demand.deadline_ns or beat.window_ns) <= beat.window_ns
+            if model.role == "priority" and within and demand.every == 1 and not model.after:
+                reserved_ns += model.duration_ns
+        bound_ns, reason = 0, refusal.reason
+        for task, model in zip(tasks, timetable.models, strict=True):
+            deadline_ns = beat.of(model.name).deadline_ns
+            if deadline_ns is None or model.role == "priority":
+                continue
+            work_ns = (task.uncut or model).duration_ns if self._single else self._least_ns(task)
+            times = -(-work_ns // max(beat.window_ns - reserved_ns, 1)) - (beat.position != "start")
+            age_ns = work_ns + times * reserved_ns
+            if age_ns - deadline_ns > bound_ns:
+                bound_ns = age_ns - deadline_ns
+                reason = (
+                    f"results of {model.name!r} are {age_ns / 1e6:.4g} ms old at least, {work_ns / 1e6:.4g} ms of "
+                    f"which are its own; its deadline is {deadline_ns / 1e6:.4g} ms"
+                )
+        kind: Literal["proved", "not found"] = "proved" if bound_ns else "not found"
+        return msgspec.structs.replace(
+            refusal,
+            kind=kind,
+            reason=reason,
+            searched_s=searched_s,
+            lateness_ns=max(refusal.lateness_ns or 0, bound_ns),
+            bound_ns=bound_ns,
+        )
+
+    def _least_ns(self, task: SegmentedModel) -> int:
+        """Quantiles of a model's pieces, each where it is fastest, without what cutting costs."""
+        costs = self._prices.costs(task)
+        rows = []
+        for unit, pieces in costs.pieces.items():
+            inside = np.maximum(pieces.median_ns - beside(pieces.boundary_ns), 0)
+            bare = inside * (pieces.quantile_ns / np.maximum(pieces.median_ns, 1))
+            rows.append(np.where(costs.supported[unit], bare, np.inf))
+        return int(task.ratio * np.min(rows, axis=0).sum())
 
     def _refusal(self, timetable: Timetable, binding: str, beat: Beat, *, layer: bool) -> Refusal:
         """Whether what binds is a proof, where no solver was asked.

@@ -22,6 +22,7 @@ from framefit.core.timetable import (
     Instruction,
     PlannedModel,
     PriorityPeriod,
+    Refusal,
     Segment,
     Slot,
     Timetable,
@@ -74,8 +75,9 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
     problem = problem or late
     ages: dict[str, int] = {}
     queued: dict[str, int] = {}
+    aged: Refusal | None = None
     if problem is None:
-        ages, queued, problem = _ages(beat, models, laid_out, free)
+        ages, queued, problem, aged = _ages(beat, models, laid_out, free)
     filled = Filled([[] for _ in reserved], [], slack)
     if problem is None and background:
         found = fill(beat, in_order(background), free, delivered(priority, reserved))
@@ -102,7 +104,7 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
         )
     by_window = list(zip(*taken.values(), strict=True))
     bound, gap = (None, None) if unread else _bounds(beat, models, by_window, lengths, units, filled)
-    aged = [
+    planned = [
         msgspec.structs.replace(
             model,
             result_age_windows=ages.get(model.name, 1) if problem is None else None,
@@ -121,7 +123,7 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
         preemptive=beat.preemptive,
         units=units,
         windows=tuple(windows),
-        models=tuple(aged),
+        models=tuple(planned),
         memory_bytes=unit_memory((*models, *beat.events)) if len(units) > 1 else {},
         bound=bound,
         gap_ratio=gap if problem is None else None,
@@ -130,6 +132,7 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
         releases={name: demand.releases for name, demand in beat.demands.items() if demand.releases is not None},
         waits_ns={name: wait.ns for name, wait in longest.items()} if problem is None else {},
         binding_constraint=problem,
+        refusal=aged,
     )
 
 
@@ -273,33 +276,34 @@ def _ages(
     models: Sequence[PlannedModel],
     laid_out: Reserved,
     free: Mapping[str, Sequence[Sequence[Span]]],
-) -> tuple[dict[str, int], dict[str, int], str | None]:
-    """Bound on the age of each model's results in windows, what queues cost of it, and the first that is too old."""
+) -> tuple[dict[str, int], dict[str, int], str | None, Refusal | None]:
+    """Bound on the age of each model's results in windows, what queues cost of it, what binds, and which is too old."""
     background = [model for model in models if model.role == "background"]
     ages: dict[str, int] = {}
     queued: dict[str, int] = {}
     if not all(any(windows) for windows in free.values()):
-        return ages, queued, "the priority models and the guard leave no residual"
+        return ages, queued, "the priority models and the guard leave no residual", None
     given: dict[str, int] = {}  # in ns, of whatever others read
     for periods, ends in zip(laid_out.windows, laid_out.done_ns, strict=True):
         for period, end in zip(periods, ends, strict=True):
             given[period.model] = max(given.get(period.model, 0), end)
     ages |= {name: max(-(-ns // beat.window_ns), 1) for name, ns in given.items()}
-    turns = _Turns(beat, background, laid_out, free)
+    turns, oldest = _Turns(beat, background, laid_out, free), None
     for model in in_order(background):
         demand = beat.of(model.name)
         bound = turns.age_ns(model, models, given)
         if bound is None:
-            return ages, queued, f"results of {model.name!r} may be more than {MOST_WINDOWS} windows old"
-        if demand.deadline_ns is not None and bound > demand.deadline_ns:
-            deadline = _ms(demand.deadline_ns)
-            return ages, queued, f"results of {model.name!r} may be {_ms(bound)} old, its deadline is {deadline}"
+            return ages, queued, f"results of {model.name!r} may be more than {MOST_WINDOWS} windows old", None
+        late_ns = 0 if demand.deadline_ns is None else bound - demand.deadline_ns
+        if late_ns > (oldest.lateness_ns or 0 if oldest else 0):
+            reason = f"results of {model.name!r} may be {_ms(bound)} old, its deadline is {_ms(bound - late_ns)}"
+            oldest = Refusal(kind="not found", reason=reason, searched_s=0.0, lateness_ns=late_ns)
         given[model.name] = bound
         ages[model.name] = max(-(-bound // beat.window_ns), 1)
         if demand.queue > demand.frames and not model.after and len(model.replicas) <= 1:
             newest = turns.age_ns(model, models, given, queue=demand.frames)
             queued[model.name] = 0 if newest is None else ages[model.name] - max(-(-newest // beat.window_ns), 1)
-    return ages, queued, None
+    return ages, queued, None if oldest is None else oldest.reason, oldest
 
 
 class _Turns:

@@ -84,18 +84,21 @@ def slack_sentence(timetable: Timetable, workload: Workload) -> str:
 
 
 def refusal_sentence(refusal: Refusal) -> str:
-    """How sure it is that priority models do not fit, and by how much they do not."""
+    """How sure it is that the workload does not fit, and by how much it does not."""
     text = f"Proved in {refusal.searched_s:.2g} s." if refusal.searched_s else "This is proved."
     if refusal.kind != "proved":
-        more = " search_s in [schedule] gives the search more time." if refusal.searched_s else ""
-        text = f"This is no proof that nothing fits.{more}"
+        more = (
+            f" It was searched for {refusal.searched_s:.2g} s; search_s in [schedule] is the time for orders of the "
+            "priority models."
+        )
+        text = f"This is no proof that nothing fits.{more if refusal.searched_s else ''}"
     if not refusal.lateness_ns or refusal.bound_ns is None:
         return text
     best = format_duration(refusal.lateness_ns)
     if refusal.bound_ns >= refusal.lateness_ns:
         return f"{text} At best the latest frame is {best} late."
     bound = format_duration(refusal.bound_ns)
-    return f"{text} The best order that was found is {best} late, none is less than {bound} late."
+    return f"{text} The best plan that was found is {best} late, none is less than {bound} late."
 
 
 def sentences(schedule: ModelSchedule, timetable: Timetable, workload: Workload) -> list[tuple[str, str]]:
