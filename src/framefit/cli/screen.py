@@ -23,7 +23,7 @@ _REFRESH_S = 0.25
 class Progress:
     """A status line, on a terminal only.
 
-    It draws when told to and never from a thread of its own: that would disturb
+    It draws when it is called, and never from a thread of its own: that would disturb
     what is being measured.
     """
 

@@ -35,7 +35,7 @@ def opened(entry: ModelEntry, path: str | Path | None = None) -> Model:
 
 
 def sized(workload: Workload, app: Path) -> Workload:
-    """A workload whose models have their shapes without its streams: what files leave open, these tell.
+    """A workload whose models have their shapes without its streams: what files leave open, streams define.
 
     Raises:
         InputError: a model or stream that cannot be used.

@@ -84,7 +84,7 @@ class Step(abc.ABC):
         Args:
             what: it is, as a part of a sentence.
             take: makes the change.
-            key: tells it from other steps of the kind; default: ``what``.
+            key: distinguishes it from other steps of the kind; default: ``what``.
             model: that it changes.
             predicted_load_ratio: see :class:`~framefit.core.fit_results.ProposedStep`; so are the others.
             enough: whether it alone is predicted to be.

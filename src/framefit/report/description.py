@@ -303,7 +303,7 @@ class Kind(Generic[T]):
         noun, plural: what they are.
         describe: a result in words and figures; takes ``detail`` and what else only this kind has.
         charts: of one result, or of several overlaid.
-        beside: of several, what their figures and charts do not tell.
+        beside: of several, what their figures and charts do not show.
         uses: styles and scripts that its blocks need in a page.
     """
 

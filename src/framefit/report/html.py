@@ -367,7 +367,7 @@ def _groups(blocks: Sequence[Block]) -> Iterator[_Group]:
 
 
 def _drawn(block: PlanPicture | Timeline, name: str) -> Markup:
-    """A picture's place in a page, with its data; ``name`` tells it from others of its kind."""
+    """A picture's place in a page, with its data; ``name`` distinguishes it from others of its kind."""
     prefix = f"{name}-" if name else ""
     if isinstance(block, Timeline):
         return _rendered("timeline.html", name=f"{prefix}timeline", timeline=timeline_data(block.happened))
@@ -397,7 +397,7 @@ def _drawn(block: PlanPicture | Timeline, name: str) -> Markup:
 
 
 class _SegmentData(Record, kw_only=True):
-    """A segment as the script tells of it: all texts ready."""
+    """A segment as the script shows it: all texts ready."""
 
     unit: str
     fill: str

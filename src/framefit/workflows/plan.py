@@ -1,7 +1,7 @@
 """``framefit plan``: from an ``app.toml`` to a checked timetable, and from its file back to a plan.
 
-Joins ``planning`` with what tells durations: a device that ``execution`` measures on, its description, or a table of
-``latency``; and verifies on the device what was planned.
+Joins ``planning`` with what durations come from (a device that ``execution`` measures on, its description, or a table
+of ``latency``), and verifies on the device what was planned.
 """
 
 from __future__ import annotations

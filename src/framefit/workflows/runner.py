@@ -245,7 +245,7 @@ class RunThread:
             InputError: it goes on.
         """
         if not self.over():
-            raise InputError("the run goes on", remedy="ask after the with block; metrics() tells meanwhile")
+            raise InputError("the run goes on", remedy="ask after the with block; until then call metrics()")
         return result_of(self._measured, folder, interrupted=interrupted)
 
     # The run's own thread
@@ -514,7 +514,7 @@ class Runner:
         return {name: tap.fate(number) for name, tap in self._taps.items() if tap.submissions is submissions}
 
     def set_rate(self, stream: str, rate_hz: float) -> None:
-        """Tell that a stream comes at another rate from now on: windows and timetable follow.
+        """Set the rate of a stream from now on: windows and timetable follow.
 
         The timetable changes at the first window in which all streams release together, under one that was
         planned ahead (``rates_hz`` of the stream) or that this call plans first, of the segments that there

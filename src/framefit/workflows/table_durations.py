@@ -105,7 +105,7 @@ class TableDurations:
     A model that was measured whole takes what it took in turn with others, and its layers share that.
 
     A boundary costs what two runs of layers take more apart than as one launch. A table of what a runtime
-    makes of layers (:func:`framefit.latency.estimate.model_estimate`) tells the whole model; its
+    makes of layers (:func:`framefit.latency.estimate.model_estimate`) gives the time of the whole model; its
     segments have their layers' share of that, and the copies between layouts that a cut adds.
 
     Args:

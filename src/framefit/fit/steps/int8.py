@@ -77,7 +77,7 @@ class Int8(Step):
         return context.change(situation, entry, best, top1, whole, detail)
 
     def _ratio(self, situation: Situation, entry: ModelEntry) -> float | None:
-        """Latency in int8 over the present one; ``None``: it cannot be told, or nothing is gained."""
+        """Latency in int8 over the present one; ``None``: it is not known, or nothing is gained."""
         try:
             model = opened(entry)
             if len(model.inputs) != 1 or model.inputs[0].dtype != "float32" or not weight_nodes(model):

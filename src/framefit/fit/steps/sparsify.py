@@ -143,7 +143,7 @@ class Sparsify(Step):
         """The cycles that a search is to be asked for, so that a plan has the part that it needs.
 
         A plan knows the zeros in weights. Where the target skips zeros in activations as well, the search counts
-        these, too, and the same weights are another part of the cycles: that of equally sparse layers tells which.
+        these, too, and the same weights are another part of the cycles: it is that of equally sparse layers.
         """
         from framefit.sparsity.subject import open_subject
         from framefit.training.campaign import Ledger

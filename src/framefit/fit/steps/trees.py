@@ -26,7 +26,7 @@ _SETTINGS = "treeify.json"
 class Treeify(Step):
     """``framefit treeify`` of a group of layers of one model.
 
-    What that gains only planning the hybrid tells, and what it costs only fitting: it comes after what can be told.
+    Only planning the hybrid shows the gain, and only fitting the cost: it comes after steps whose effect is known.
     """
 
     def propose(self, situation: Situation) -> list[Offer]:

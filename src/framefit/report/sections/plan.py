@@ -320,7 +320,7 @@ class PlanContent:
     """A plan.
 
     Attributes:
-        workload: ``None``: nothing tells what it was made for.
+        workload: ``None``: what it was made for is not known.
         explanation: how it came about; ``None``: likewise, then frames' paths and reasons are left out.
     """
 
