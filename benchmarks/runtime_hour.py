@@ -1,10 +1,11 @@
 """One hour of the demo's workload on one CPU core: misses, jitter, memory.
 
-    python benchmarks/runtime_hour.py [--minutes 60]
+    python benchmarks/runtime_hour.py [--minutes 60] [--depth-hz RATE --name runtime_hour_memory]
 
 The built-in detector 30 times a second and the built-in depth network, as ``framefit run`` plans them by
 default. Every ten seconds the process's resident memory is read in idle time; jitter and misses are
-given for the whole hour and for each five minutes. A picture lies beside the figures.
+given for the whole hour and for each five minutes. A picture lies beside the figures. ``--depth-hz`` lets depth run
+that often only, which leaves the core to others while memory is watched.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ def main() -> None:
     """Run, print, write the result and the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--depth-hz", type=float, help="as often as possible if not given")
+    parser.add_argument("--name", default="runtime_hour", help="of the stored result and the picture")
     options = parser.parse_args()
     memory: list[tuple[float, int]] = []
     with tempfile.TemporaryDirectory() as name:
@@ -84,6 +87,7 @@ def main() -> None:
             f"rate_hz = {RATE_HZ}\n"
             '[[models]]\nname = "detector"\npath = "detector.onnx"\npriority = "every-window"\n'
             '[[models]]\nname = "depth"\npath = "depth.onnx"\npriority = "background"\n'
+            + (f"every = {round(RATE_HZ / options.depth_hz)}\n" if options.depth_hz else "")
         )
         plan = framefit.plan(app, cache=False)
         begin = time.monotonic()
@@ -120,8 +124,9 @@ def main() -> None:
         "memory_bytes": {"after_1_min": settled[0], "end": settled[-1], "most": max(settled)},
         "slices": slices,
     }
-    store("runtime_hour", table, f"runtime_hour.py --minutes {options.minutes:g}")
-    picture(slices, memory, Path(__file__).parents[1] / "docs" / "runtime_hour.svg")
+    given = f" --depth-hz {options.depth_hz:g} --name {options.name}" if options.depth_hz else ""
+    store(options.name, table, f"runtime_hour.py --minutes {options.minutes:g}{given}")
+    picture(slices, memory, Path(__file__).parents[1] / "docs" / f"{options.name}.svg")
     print({key: value for key, value in table.items() if key != "slices"})
 
 

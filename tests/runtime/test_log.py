@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from framefit.core.events import Trace, TraceMeta
 from framefit.core.journal import Journal
-from framefit.runtime.log import FrameLog, FrameOutcome, FrameOutcomes, LaunchLog
+from framefit.runtime.log import FrameLog, FrameOutcome, FrameOutcomes, LaunchLog, Packets
 
 
 def test_launches_that_failed_are_left_out() -> None:
@@ -212,3 +214,39 @@ def test_without_room_for_files_logs_stay_in_memory(monkeypatch: pytest.MonkeyPa
         if frame % 100 == 99:
             log.settle()
     assert log.rows()[:, FrameLog.FRAME].tolist() == list(range(5000))
+
+
+def test_what_is_known_of_packets_does_not_grow_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour hands packets over some thousand times; losses that the device reported stay where they were."""
+    monkeypatch.setattr("framefit.runtime.log._HAND_OVER_S", -1.0)
+
+    def events() -> Trace:
+        taken.append(1)
+        zeros = np.zeros(2, np.int64)
+        return Trace(
+            time_ns=zeros,
+            id=zeros.astype(np.int32),
+            type=zeros.astype(np.uint8),
+            core=zeros.astype(np.int16),
+            operation=zeros,
+            kinds=tuple(f"operation {number}" for number in range(100)),
+            loss_after=np.array([2] if len(taken) % 100 == 0 else [], np.int64),
+            meta=TraceMeta(lost_events=1),
+        )
+
+    taken: list[int] = []
+    packets = Packets(events, Journal(tmp_path))
+    held = []
+    tracemalloc.start()
+    try:
+        for number in range(1000):
+            packets.collect()
+            if number in (199, 999):
+                held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert held[1] - held[0] < 400_000  # 500 bytes a time: what is not written yet, and the notes of it
+    trace = packets.trace()
+    assert len(trace) == 2000
+    assert trace.loss_after.tolist() == [200 * number for number in range(1, 11)]
+    assert trace.meta.lost_events == 1000

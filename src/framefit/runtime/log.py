@@ -10,7 +10,7 @@ import dataclasses
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import IntEnum
 from typing import Any, Self
 
@@ -360,7 +360,7 @@ class Packets:
 
     def trace(self) -> Trace:
         """All that is kept, losses marked where they were noticed."""
-        return joined([*(part for file in self._files for part in file.read()), *self._latest], self._overwritten)
+        return joined([*(file.read() for file in self._files), *self._latest], self._overwritten)
 
     def _hand_over(self, trace: Trace) -> None:
         if not self._files or self._files[-1].packets > _MOST_PACKETS // _PACKET_FILES:
@@ -415,26 +415,27 @@ class PacketNote(Record, kw_only=True):
 
 
 class _PacketFile:
-    """A file of packets, and the traces that they came in, without them."""
+    """A file of packets, and what else is known of the traces that they came in, as one trace without packets."""
 
     def __init__(self, file: JournalFile) -> None:
         self.file = file
         self.packets = 0
-        self._traces: list[tuple[int, Trace]] = []
+        self._known: Trace | None = None
 
     def append(self, trace: Trace) -> None:
+        known = _with(trace, [getattr(trace, name)[:0].copy() for name in _COLUMNS])
+        if self._known is not None:
+            known = dataclasses.replace(known, **_losses([self._known, trace], [0, self.packets]))
+        self._known = known
         self.packets += len(trace)
-        empty = _with(trace, [getattr(trace, name)[:0].copy() for name in _COLUMNS])
-        self._traces.append((len(trace), empty))
         self.file.append(lambda: _packed(trace))
 
-    def read(self) -> Iterator[Trace]:
+    def read(self) -> Trace:
+        """All packets of the file; at least one trace was appended."""
+        assert self._known is not None
         data = self.file.read()
-        rows, at = np.frombuffer(data[: len(data) // PACKETS.itemsize * PACKETS.itemsize], PACKETS), 0
-        for count, trace in self._traces:
-            mine = rows[at : at + count]
-            at += count
-            yield _with(trace, [mine[name].copy() for name in _COLUMNS])
+        rows = np.frombuffer(data[: len(data) // PACKETS.itemsize * PACKETS.itemsize], PACKETS)
+        return _with(self._known, [rows[name].copy() for name in _COLUMNS])
 
 
 def _packed(trace: Trace) -> bytes:
@@ -457,22 +458,28 @@ def joined(traces: Sequence[Trace], overwritten: int) -> Trace:
         traces: at least one, as they were read from a device.
         overwritten: packets that were given up.
     """
-    counts = np.cumsum([0, *(len(trace) for trace in traces)])
-    last = traces[-1]
-    lost = [trace.meta.lost_events for trace in traces if trace.meta.lost_events is not None]
-    overwritten += sum(trace.meta.overwritten_events for trace in traces)
+    counts = np.cumsum([0, *(len(trace) for trace in traces)])[:-1].tolist()
     return Trace(
         time_ns=np.concatenate([trace.time_ns for trace in traces]),
         id=np.concatenate([trace.id for trace in traces]),
         type=np.concatenate([trace.type for trace in traces]),
         core=np.concatenate([trace.core for trace in traces]),
         operation=np.concatenate([trace.operation for trace in traces]),
-        kinds=last.kinds,
-        loss_after=np.concatenate([t.loss_after + c for t, c in zip(traces, counts[:-1], strict=True)]),
-        meta=msgspec.structs.replace(
-            last.meta, lost_events=sum(lost) if lost else None, overwritten_events=overwritten
-        ),
+        kinds=traces[-1].kinds,
+        **_losses(traces, counts, overwritten),
     )
+
+
+def _losses(traces: Sequence[Trace], begins: Sequence[int], overwritten: int = 0) -> dict[str, Any]:
+    """Fields of what traces tell of losses, one after the other, which begin after so many packets."""
+    lost = [trace.meta.lost_events for trace in traces if trace.meta.lost_events is not None]
+    overwritten += sum(trace.meta.overwritten_events for trace in traces)
+    return {
+        "loss_after": np.concatenate([trace.loss_after + at for trace, at in zip(traces, begins, strict=True)]),
+        "meta": msgspec.structs.replace(
+            traces[-1].meta, lost_events=sum(lost) if lost else None, overwritten_events=overwritten
+        ),
+    }
 
 
 def in_time_order(trace: Trace) -> Trace:
