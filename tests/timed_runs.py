@@ -139,7 +139,7 @@ def _jobs(
             execution=execution,
             first_program=first,
             priority=priority,
-            estimates_ns=[segment.duration_ns for segment in model.segments],
+            estimates_ns=[segment.needed_ns(timetable.guard_ns) for segment in model.segments],
             deadline_ns=deadlines_ns.get(model.name, usual if priority else None),
             sources={},
             input=FrameChannel(queues.get(model.name, 1), frames=frames.get(model.name, 1)),

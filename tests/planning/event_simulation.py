@@ -95,7 +95,7 @@ class EventSimulation(Simulation):
                 (
                     one
                     for one in self.sporadic
-                    if one.pending(now) and one.plan.segments[one.segment].duration_ns <= room
+                    if one.pending(now) and self.beat.needed_ns(one.plan.segments[one.segment].duration_ns) <= room
                 ),
                 None,
             )
@@ -109,7 +109,7 @@ class EventSimulation(Simulation):
                     event.segment, event.begun = 0, event.begun + 1
                 self._provoke(begun, event.plan)
                 continue
-            needed = [model.needed for model in self.models]
+            needed = [None if m.needed is None else self.beat.needed_ns(m.needed) for m in self.models]
             preemptive = self.beat.preemptive
             chosen = self.rotation.choose(needed, 2**62 if preemptive else room) if needed else None
             if chosen is None:

@@ -119,7 +119,7 @@ class Simulation:
     def _background(self, now: int, reserved: int, release: int | None = None) -> None:
         """Segments from ``now`` until the reserved instant; none begins at or after ``release``."""
         while now < (reserved if release is None else min(release, reserved)):
-            needed = [model.needed for model in self.models]
+            needed = [None if m.needed is None else self.beat.needed_ns(m.needed) for m in self.models]
             chosen = (
                 self.rotation.choose(needed, 2**62 if self.beat.preemptive else reserved - now - self.beat.guard_ns)
                 if needed

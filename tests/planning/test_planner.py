@@ -21,6 +21,7 @@ from framefit.planning.beat import Beat, Demand
 from framefit.planning.check import check_timetable
 from framefit.planning.cutting import Candidate, Mode, arrange, choose_segments, fixes
 from framefit.planning.partition import Pieces
+from framefit.planning.timetable import build_timetable
 
 MS = 1_000_000
 RATE_HZ = 50.0
@@ -205,15 +206,18 @@ def test_a_fix_that_says_verified_makes_it_fit(
 EXCESS = dataclasses.replace(BEAT, guard_ns=0, excess_ratio=0.05)
 
 
-def test_a_model_that_fits_whole_is_cut_where_that_lowers_the_guard() -> None:
-    """The guard covers the longest segment's excess, 0.6 ms for 12 ms whole: cut, unless boundaries cost more."""
-    long, pieces = later(*[0.5] * 80, name="long"), [0.5] * 24
-    cheap, dear = (dataclasses.replace(later(*pieces, name="short"), pieces=priced(pieces, c)) for c in (0.002, 5.0))
-    cut, whole = (arrange([first(4), long, candidate], EXCESS) for candidate in (cheap, dear))
-    assert len(cut.model("short").segments) > 4
-    assert cut.guard_ns < 200_000
-    assert len(whole.model("short").segments) <= 2
-    assert len(arrange([first(4), long, cheap], BEAT).model("short").segments) == 1, "a guard that is given stays"
+def test_each_segment_has_a_guard_of_its_own() -> None:
+    """3.8 ms are left behind one of 12: 3.5 ms fit with a guard of 0.175 ms, the longest one's would be 0.6 ms."""
+    models = [first(4).model, later(12).model, later(3.5, name="short").model]
+    timetable = build_timetable(EXCESS, models)
+    starts = [(slot.model, slot.start_ns) for slot in timetable.windows[0].slots]
+    assert starts == [("first", 0), ("later", 4_200_000), ("short", 16_200_000)]
+    assert [timetable.model(name).segments[0].guard_ns for name in ("later", "short")] == [600_000, 175_000]
+    assert timetable.guard_ns == 600_000
+    assert timetable.model("short").segments[0].needed_ns(timetable.guard_ns) == 3_075_000
+    assert check_timetable(timetable) == []
+    longer = [*models[:2], later(3.7, name="short").model]
+    assert len(build_timetable(EXCESS, longer).windows[0].slots) == 2
 
 
 def test_what_is_served_all_the_same_is_not_cut() -> None:

@@ -42,7 +42,7 @@ def arranged(models: list[UnitCandidate], speeds: dict[str, float], *, replicate
 
 def least(found: Arranged, windows: int = 400) -> float:
     """Launches a window of the least-served model, at medians."""
-    beat = Beat(WINDOW_NS, found.timetable.guard_ns, excess_ratio=EXCESS)
+    beat = Beat(WINDOW_NS, 0, excess_ratio=EXCESS).guarded(found.timetable.models)
     return min(median_rates(beat, found.timetable.models, windows)[0].values())
 
 
@@ -77,7 +77,7 @@ def test_random_workloads_come_near_the_fluid_bound(seed: int) -> None:
         for number in range(random.integers(1, 3))
     ]
     found = arranged(models, speeds)
-    beat = Beat(WINDOW_NS, found.timetable.guard_ns, excess_ratio=EXCESS)
+    beat = Beat(WINDOW_NS, 0, excess_ratio=EXCESS).guarded(found.timetable.models)
     assert checked(beat, found.timetable) == []
     served = least(found)
     assert served >= least(arranged(models, speeds, replicated=False)) * 0.98

@@ -209,7 +209,8 @@ class UnitsSimulation:
         return begin + spent + math.ceil(link.latency_ns)
 
     def _background(self, unit: Unit, now: int, reserved: int, release: int) -> None:
-        needed = [self._needed(turn, now) for turn in unit.turns]
+        quantiles = [self._needed(turn, now) for turn in unit.turns]
+        needed = [None if ns is None else self.beat.needed_ns(ns) for ns in quantiles]
         room = 2**62 if self.beat.preemptive else reserved - now - self.beat.guard_ns
         chosen = unit.rotation.choose(needed, room) if needed else None
         if chosen is None:

@@ -6,6 +6,7 @@ Priority periods may continue beyond the end of their window; pictures of single
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -55,6 +56,7 @@ class Segment(Record, kw_only=True):
         tensors: names of the tensors that it passes on, including outputs of the model.
         span: numbers of its first and last layer, in the layers that ``PlannedModel.layers`` describes.
         replica: number of the replica; each has segments for all layers.
+        guard_ns: kept free behind it before the next reserved instant; ``None``: the timetable's.
     """
 
     index: int
@@ -69,6 +71,17 @@ class Segment(Record, kw_only=True):
     tensors: tuple[str, ...]
     span: tuple[int, int] = (0, 0)
     replica: int = 0
+    guard_ns: int | None = None
+
+    def needed_ns(self, guard_ns: int, slower: float = 1.0) -> int:
+        """What it needs before the timetable's guard: its quantile, less what its own guard is shorter.
+
+        Args:
+            guard_ns: of the timetable.
+            slower: times what it is planned for.
+        """
+        own_ns = guard_ns if self.guard_ns is None else min(math.ceil(self.guard_ns * slower), guard_ns)
+        return math.ceil(self.duration_ns * slower) - (guard_ns - own_ns)
 
 
 class ModelLayers(Record, kw_only=True):

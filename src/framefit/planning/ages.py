@@ -87,8 +87,8 @@ class Spans:
         preemptive: a segment may go on in the next span.
         crossing: a segment may be running at a release.
         lengths_ns: of the windows, as many as ``free`` has, where they differ.
-        excess_ratio: how much longer than its quantile a segment may take, at most. Whether it starts is
-            still decided by its quantile: what it takes more is the guard's.
+        excess_ratio: how much longer than its quantile a segment may take, at most. It starts where that fits.
+        guard_ns: behind the latest end; what a segment takes more than its quantile may reach into it.
         events_ns: what sporadic models may take of each span, besides; see :mod:`sporadic`.
     """
 
@@ -98,7 +98,12 @@ class Spans:
     crossing: bool = False
     lengths_ns: Sequence[int] = ()
     excess_ratio: float = 0.0
+    guard_ns: int = 0
     events_ns: int = 0
+
+    def needed_ns(self, quantile_ns: int) -> int:
+        """What a segment needs before the latest end."""
+        return max(quantile_ns, math.ceil((1 + self.excess_ratio) * quantile_ns) - self.guard_ns)
 
     def begin_ns(self, window: int) -> int:
         """When a window begins."""
@@ -138,12 +143,23 @@ class Spans:
 
     def done_each_ns(self, begins_ns: Iterable[int], work: Sequence[int]) -> list[int | None]:
         """The same from each of several instants on."""
-        needed = work
-        if self.excess_ratio and not self.preemptive:
-            quantiles, work = work, [math.ceil((1 + self.excess_ratio) * total) for total in work]
-            own = (after - before for before, after in itertools.pairwise(quantiles))
-            needed = [0, *(before + quantile for before, quantile in zip(work, own, strict=False))]
+        work, needed = self.needs(work)
         return [self._done_ns(begin_ns, work, needed) for begin_ns in begins_ns]
+
+    def needs(self, work: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        """What segments take at most, and what has to be left in a span for them to start.
+
+        Args:
+            work: sums of the quantiles: 0, the first, the first two, ...
+
+        Returns:
+            Both as such sums, what was taken before included.
+        """
+        if not self.excess_ratio or self.preemptive:
+            return work, work
+        taken = [math.ceil((1 + self.excess_ratio) * total) for total in work]
+        own = (after - before for before, after in itertools.pairwise(work))
+        return taken, [0, *(before + self.needed_ns(quantile) for before, quantile in zip(taken, own, strict=False))]
 
     def _done_ns(self, begin_ns: int, work: Sequence[int], needed: Sequence[int]) -> int | None:
         """When it is done; ``needed``: what was done before each segment starts, and what that needs."""
@@ -333,6 +349,7 @@ def longest_ns(spans: Spans, work: Sequence[int], *, at_releases: bool = False) 
     number of segments just does not fit any more.
     """
     sums = [0, *itertools.accumulate(work)]
+    _, needed = spans.needs(sums)
     instants: list[int] = []
     conservative = False
     for window, free in enumerate(spans.free):
@@ -345,7 +362,7 @@ def longest_ns(spans: Spans, work: Sequence[int], *, at_releases: bool = False) 
                 instants.append(start + max(end - spans.events_ns, begin))
             else:
                 last = end - spans.events_ns + 1
-                instants += [start + last - done for done in sums[1:] if last - done > begin]
+                instants += [start + last - room for room in needed[1:] if last - room > begin]
     if len(instants) > _MOST_INSTANTS and not at_releases:
         conservative, instants = True, [spans.begin_ns(window + 1) for window in range(len(spans.free))]
     longest = sums[-1]

@@ -69,7 +69,7 @@ class Beat:
 
     Attributes:
         window_ns: length of the shortest window.
-        guard_ns: time kept free before each reserved instant.
+        guard_ns: time kept free before each reserved instant, at least: see :meth:`needed_ns`.
         late_ns: how late a window's first launch begins: wake-up and dispatch. It is
             part of the priority period.
         position: of the priority period in its window.
@@ -77,7 +77,7 @@ class Beat:
             after it: no guard, no segment that does not fit.
         demands: model -> how it takes part; default: a frame in every window.
         excess_ratio: how much longer than its quantile a launch may be, at most. Where it
-            is known (else 0), the guard covers the longest segment's excess, and the slack
+            is known (else 0), the guard behind each segment covers its excess, and the slack
             that of the priority models: a feasible plan is never late.
         lengths_ns: of the windows, one after the other, where they differ; they repeat.
         links: between units; where there is none, they share their memory.
@@ -184,19 +184,24 @@ class Beat:
                     queued[pair] = queued.get(pair, 0) + spent
         return replace(self, queued_ns=queued)
 
-    def covering(self, longest_ns: int | None) -> Beat:
-        """With a guard, at least the present one, for segments of at most this quantile."""
-        return replace(self, guard_ns=max(self.guard_ns, math.ceil(self.excess_ratio * (longest_ns or 0))))
+    def needed_ns(self, quantile_ns: int) -> int:
+        """What a segment of this quantile needs before the guard: what it takes at most may reach into that."""
+        return max(quantile_ns, math.ceil((1 + self.excess_ratio) * quantile_ns) - self.guard_ns)
+
+    def own_guard_ns(self, quantile_ns: int) -> int:
+        """What is kept free behind a segment of this quantile."""
+        return self.guard_ns + self.needed_ns(quantile_ns) - quantile_ns
+
+    def fitting_ns(self, room_ns: int) -> int:
+        """The greatest quantile of which no more is needed than there is."""
+        return min(room_ns, int((room_ns + self.guard_ns) / (1 + self.excess_ratio)))
 
     def guarded(self, models: Sequence[PlannedModel]) -> Beat:
-        """With the guard that these models need."""
-        if self.preemptive:
+        """With the guard that the priority models need where it is what follows them."""
+        if self.position != "end":
             return self
-        within = (*self.events, *(model for model in models if model.role == "background"))
-        longest = max((segment.duration_ns for model in within for segment in model.segments), default=0)
-        if self.position == "end":  # what follows the period is the guard
-            longest = max(longest, sum(m.duration_ns for m in models if m.role == "priority"))
-        return self.covering(longest)
+        taken_ns = sum(model.duration_ns for model in models if model.role == "priority")
+        return replace(self, guard_ns=max(self.guard_ns, math.ceil(self.excess_ratio * taken_ns)))
 
 
 def _boundaries(model: PlannedModel) -> list[tuple[Segment, tuple[Segment, ...]]]:

@@ -542,9 +542,9 @@ class UnitSearch:
         if not all(one.supports(stages[name]) for name, one in self.candidates.items()):
             return None
         models = [one.planned(stages[name], slots[name]) for name, one in self.candidates.items()]
-        covered = self.beat.shared(models).covering(longest_ns)
+        shared = self.beat.guarded(models).shared(models)
         priority = [model for model in models if model.role == "priority"]
-        rooms = {unit.name: segment_room(covered, priority, unit.name) for unit in self.units}
+        rooms = {unit.name: segment_room(shared, priority, unit.name) for unit in self.units}
         if longest_ns is not None:
             rooms = {unit: min(room, longest_ns) for unit, room in rooms.items()}
         runs: dict[str, Sequence[Run]] = {}
@@ -555,7 +555,7 @@ class UnitSearch:
                     candidate.pieces,
                     placed[name],
                     rooms,
-                    covered.guard_ns,
+                    shared.guard_ns,
                     self.mode,
                     preemptive=self.beat.preemptive,
                 )
@@ -590,7 +590,7 @@ class UnitSearch:
         """Pieces that are segments of their own, and longer than any room on their unit."""
         timetable = arranged.timetable
         priority = [model for model in timetable.models if model.role == "priority"]
-        beat = dataclasses.replace(self.beat, guard_ns=timetable.guard_ns).shared(timetable.models)
+        beat = self.beat.guarded(timetable.models).shared(timetable.models)
         rooms = {unit: segment_room(beat, priority, unit) for unit in timetable.units}
         return [
             (model.name, run.first, run.unit)
@@ -617,9 +617,7 @@ class UnitSearch:
     @staticmethod
     def _late_ns(timetable: Timetable) -> int:
         """By how much priority models are late, or their periods longer than windows allow."""
-        over = [
-            max((p.end_ns for p in w.priority), default=0) + timetable.guard_ns - w.length_ns for w in timetable.windows
-        ]
+        over = [max((p.end_ns for p in w.priority), default=0) - w.length_ns for w in timetable.windows]
         return max(-timetable.worst_slack_ns, *over, 0)
 
 
@@ -660,7 +658,7 @@ def arrange_on_units(
     bound = 0.0
     for parted in (False, True):
         # Whole priority models leave residuals in one run: parting them has to be tried, but rarely pays.
-        # What lies between whole models and the most stages is found together with the replicas.
+        # What lies between whole models and the most stages is mostly found together with the replicas.
         fits = any(one.timetable.feasible for one in tried)
         for limit in limits[-1:] if fits else limits[:1] if several and not parted else limits:
             tried.append(search.fitting(place, limit, parted=parted))
@@ -671,6 +669,7 @@ def arrange_on_units(
         replicated = replicate(search, tried)
         if replicated is not None:
             return dataclasses.replace(replicated, bound=max(bound, replicated.share))
+        tried += [search.fitting(place, limit, parted=False) for limit in limits[1:]]
     best = _preferred([search.tuned(one) for one in sorted(tried, key=lambda one: one.rank)[-_TUNED_WAYS:]])
     if solve is not None and not (several and best.timetable.feasible) and best.share < _ENOUGH * bound:
         found = search.tuned(search.fitting(solve, limits[-1], parted=True))

@@ -118,14 +118,15 @@ def _in_window(
         if slot.start_ns < 0 or (end > window.length_ns and not goes_on):
             wrong.append(f"{here}: {name} leaves the window")
         if model.role == "background":
-            if end + timetable.guard_ns > window.length_ns:
+            guard_ns = _guard_ns(timetable, model, slot.segment)
+            if end + guard_ns > window.length_ns:
                 wrong.append(f"{here}: {name} ends within the guard")
             for start, stop, period in reserved:
                 if period.unit != slot.unit or slot.start_ns >= stop:
                     continue
                 if end > start:
                     wrong.append(f"{here}: {name} inside the priority period of {period.model}")
-                elif end + timetable.guard_ns > start:
+                elif end + guard_ns > start:
                     wrong.append(f"{here}: {name} ends within the guard before {period.model}")
         else:
             limit = deadlines_ns.get(slot.model, window.length_ns)
@@ -151,36 +152,40 @@ def _in_window(
     return wrong
 
 
+def _guard_ns(timetable: Timetable, model: PlannedModel, number: int) -> int:
+    """Of a segment, where there is such a one."""
+    own_ns = model.segments[number].guard_ns if 0 <= number < len(model.segments) else None
+    return timetable.guard_ns if own_ns is None else own_ns
+
+
 def _across(timetable: Timetable, models: Mapping[str, PlannedModel]) -> list[str]:
     """Priority periods that go on, or begin, beyond their window take nobody's time in those that follow."""
     wrong = []
-    busy: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+    busy: dict[str, list[tuple[int, int, str, int]]] = defaultdict(list)
     periods: dict[str, list[int]] = defaultdict(list)
     begin = 0
     for window in timetable.windows:
         for period in window.priority:
-            busy[period.unit].append((begin + period.start_ns, begin + period.end_ns, period.model))
+            busy[period.unit].append((begin + period.start_ns, begin + period.end_ns, period.model, -1))
             periods[period.unit].append(begin + period.start_ns)
         for slot in window.slots:
             if slot.model in models and models[slot.model].role == "background":
-                start = begin + slot.start_ns
-                busy[slot.unit].append((start, start + slot.duration_ns, f"{slot.model}[{slot.segment}]"))
+                start, guard_ns = begin + slot.start_ns, _guard_ns(timetable, models[slot.model], slot.segment)
+                name = f"{slot.model}[{slot.segment}]"
+                busy[slot.unit].append((start, start + slot.duration_ns, name, guard_ns))
         begin += window.length_ns
     for unit, spans in busy.items():
         spans.sort()
         first = (spans[0][0] + begin, *spans[0][1:])  # of the next repetition
-        for (_, end, one), (start, _, other) in itertools.pairwise([*spans, first]):
+        for (_, end, one, _), (start, _, other, _) in itertools.pairwise([*spans, first]):
             if start < end:
                 wrong.append(f"{one} goes on until {end} ns on {unit}, {other} begins at {start} ns")
         reserved = sorted([*periods[unit], *(start + begin for start in periods[unit])])
-        for start, end, one in spans:
+        for start, end, one, guard_ns in spans:
             following = next((at for at in reserved if at > start), None)
-            if (
-                "[" in one
-                and following is not None
-                and not timetable.preemptive
-                and end + timetable.guard_ns > following
-            ):
+            if guard_ns < 0 or following is None or timetable.preemptive:
+                continue
+            if end + guard_ns > following:
                 wrong.append(f"{one} ends at {end} ns on {unit}, within the guard before {following} ns")
     return wrong
 
@@ -349,18 +354,21 @@ def _waits(timetable: Timetable, deadlines_ns: Mapping[str, int], distances_ns: 
         behind = [m for m in timetable.models if m in events[number + 1 :]]
         behind += [] if timetable.preemptive else [m for m in timetable.models if m.role == "background"]
         (unit,) = units
-        blocking = {s.duration_ns for m in behind for s in m.segments if s.unit == unit} | {0}
-        first = [s.duration_ns for m in events[:number] if m.segments[0].unit == unit for s in m.segments]
-        work = [*first, *(segment.duration_ns for segment in model.segments)]
+        blocking = {(s.duration_ns, s.guard_ns) for m in behind for s in m.segments if s.unit == unit} | {(0, 0)}
+        first = [s for m in events[:number] if m.segments[0].unit == unit for s in m.segments]
+        work = [
+            (s.duration_ns, timetable.guard_ns if s.guard_ns is None else s.guard_ns) for s in (*first, *model.segments)
+        ]
         gaps = _gaps(timetable, unit)
         total, most = sum(window.length_ns for window in timetable.windows), 0
         for begin, end in gaps[: len(gaps) // 3]:  # of the first of three repetitions
-            for blocked in blocking:
-                sums = itertools.accumulate(work)
-                comes = [begin, *(end - timetable.guard_ns - done + 1 - blocked for done in sums)]
-                fitting = [at for at in comes if begin <= at and at + blocked <= end - timetable.guard_ns]
+            for blocked, guard_ns in blocking:
+                own_ns = timetable.guard_ns if guard_ns is None else guard_ns
+                sums = zip(itertools.accumulate(ns for ns, _ in work), (guard for _, guard in work), strict=True)
+                comes = [begin, *(end - guard - done + 1 - blocked for done, guard in sums)]
+                fitting = [at for at in comes if begin <= at and at + blocked <= end - own_ns]
                 for at in fitting:
-                    done = _served(gaps, at + blocked, work, timetable.guard_ns)
+                    done = _served(gaps, at + blocked, work)
                     most = max(most, (done if done is not None else at + total) - at)
         if most > bound:
             wrong.append(f"{model.name}: an event may wait {most} ns, the plan says {bound}")
@@ -382,13 +390,13 @@ def _gaps(timetable: Timetable, unit: str) -> list[tuple[int, int]]:
     return gaps
 
 
-def _served(gaps: Sequence[tuple[int, int]], now: int, work: Sequence[int], guard_ns: int) -> int | None:
-    """When segments are done that are served one after the other, each where it fits; ``None``: not in the gaps."""
+def _served(gaps: Sequence[tuple[int, int]], now: int, work: Sequence[tuple[int, int]]) -> int | None:
+    """When segments, each with its guard, are done one after the other where they fit; ``None``: not in the gaps."""
     left = list(work)
     for begin, end in gaps:
         now = max(now, begin)
-        while left and now + left[0] + guard_ns <= end:
-            now += left.pop(0)
+        while left and now + sum(left[0]) <= end:
+            now += left.pop(0)[0]
         if not left:
             return now
     return None

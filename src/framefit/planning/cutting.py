@@ -25,7 +25,7 @@ from framefit.planning.beat import Beat
 from framefit.planning.durations import ComparableDurations
 from framefit.planning.fixes import verified_fixes
 from framefit.planning.partition import MOST_OVERHEAD_RATIO, Pieces, beside, partition
-from framefit.planning.playback import served_launches
+from framefit.planning.playback import at_medians, served_launches, varied_ns
 from framefit.planning.reserved import reserve, segment_room
 from framefit.planning.task import Bounds, SegmentedModel
 from framefit.planning.timetable import build_timetable
@@ -133,7 +133,7 @@ def cut(candidates: Sequence[Candidate], beat: Beat, mode: Mode = "fill") -> Cut
     best: tuple[bool, float, int, Cutting] | None = None
     played: list[Mapping[str, list[tuple[int, int]] | None]] = []
     for limit, way in ways:
-        runs = choose_segments(candidates, beat.covering(limit), way, limit)
+        runs = choose_segments(candidates, beat, way, limit)
         if runs in played:
             continue
         played.append(runs)
@@ -159,7 +159,7 @@ def _limits(candidates: Sequence[Candidate], beat: Beat, mode: Mode) -> Sequence
 def limits(candidates: Sequence[Candidate], beat: Beat) -> list[int]:
     """Greatest lengths of a segment, from the longest downwards; that one leaves room for its own guard."""
     room = segment_room(beat, [c.model for c in candidates if c.model.role == "priority"])
-    return [int(room / (1 + beat.excess_ratio) * _FINER**step) for step in range(_MOST_FINER)]
+    return [int(room * _FINER**step) for step in range(_MOST_FINER)]
 
 
 def estimated(
@@ -183,38 +183,35 @@ def estimated(
     return models
 
 
-def served_ratio(
-    candidates: Sequence[Candidate], models: Sequence[PlannedModel], beat: Beat, *, varied: bool = False
-) -> float:
+def served_ratio(candidates: Sequence[Candidate], models: Sequence[PlannedModel], beat: Beat) -> float:
     """Part of the time that is useful background work: the uncut models' medians, played through.
+
+    Launches vary: nobody knows exactly what they take, so no window may be filled to the brim.
 
     Args:
         candidates: uncut.
         models: the same as they are cut.
         beat: with its guard.
-        varied: every second frame takes half of the excess over the median more: nobody knows
-            exactly what launches take, so no window may be filled to the brim.
     """
-    reserved = reserve(beat, [model for model in models if model.role == "priority"]).windows
+    reserved = reserve(beat, [at_medians(model) for model in models if model.role == "priority"]).windows
     taken = max(sum(period.end_ns - period.start_ns for period in periods) for periods in reserved)
     background = [(c, m) for c, m in zip(candidates, models, strict=True) if m.role == "background"]
     # Each has frames of its own, as many as of the stream, and turns like any other.
     demands = {m.name: dataclasses.replace(beat.of(m.name), releases=None) for _, m in background}
     launches = served_launches(
-        Beat(window_ns=beat.window_ns, guard_ns=beat.guard_ns, demands=demands),
+        Beat(
+            window_ns=beat.window_ns,
+            guard_ns=beat.guard_ns,
+            demands=demands,
+            excess_ratio=beat.excess_ratio,
+        ),
         [msgspec.structs.replace(model, after=(), turns=1) for _, model in background],
         (taken, beat.window_ns - beat.guard_ns),
         _PLAYED,
-        {model.name: _medians(model, varied=varied) for _, model in background},
+        {model.name: varied_ns(model) for _, model in background},
     )
     whole = [sum(segment.median_ns for segment in c.model.segments) for c, _ in background]
     return sum(count * ns for count, ns in zip(launches, whole, strict=True)) / (_PLAYED * beat.window_ns)
-
-
-def _medians(model: PlannedModel, *, varied: bool) -> list[list[int]]:
-    """What its segments take, of a frame; ``varied``: and of the next one."""
-    longer = [(segment.median_ns + segment.duration_ns) // 2 for segment in model.segments]
-    return [[segment.median_ns for segment in model.segments], *([longer] if varied else [])]
 
 
 def _cut(candidate: Candidate, runs: Sequence[tuple[int, int]]) -> PlannedModel:
@@ -328,12 +325,12 @@ def ways_to_cut(candidates: Sequence[Candidate], beat: Beat, mode: Mode, most: i
     best: dict[tuple[int, ...], tuple[float, Cutting]] = {}
     ways: list[tuple[int, Mode]] = [(limit, way) for limit in limits(candidates, beat) for way in ("fill", "equal")]
     for limit, way in [(ways[0][0], "fewest"), *ways]:
-        runs = choose_segments(candidates, beat.covering(limit), way, limit)
+        runs = choose_segments(candidates, beat, way, limit)
         if None in runs.values():
             break  # a piece is longer than this limit
         models = estimated(candidates, runs)
         found = Cutting(beat.guarded(models), runs, models)
-        served = served_ratio(candidates, models, found.beat, varied=True)
+        served = served_ratio(candidates, models, found.beat)
         counts = tuple(len(model.segments) for model in models)
         if counts not in best or served > best[counts][0]:
             best[counts] = served, found
@@ -392,7 +389,7 @@ def tried(
         Cutting(settled, cutting.runs, models),
         fits,
         overhead,
-        served_ratio(candidates, models, settled, varied=True) if fits else 0.0,
+        served_ratio(candidates, models, settled) if fits else 0.0,
     )
 
 

@@ -50,7 +50,6 @@ def loss_of(timetable: Timetable, schedules: Sequence[ModelSchedule]) -> Residua
     for (index, window), unit in itertools.product(enumerate(timetable.windows), timetable.units):
         for free in free_times(timetable, window, unit):
             now, last = free.start_ns, free.end_ns - free.guard_ns
-            guard += free.guard_ns
             own = [s for s in window.slots if s.unit == unit and s.model in background]
             placed = [(s.start_ns, s) for s in own if free.start_ns <= s.start_ns < free.end_ns]
             for begin, slot in [*sorted(placed, key=lambda one: one[0]), (last, None)]:
@@ -65,6 +64,7 @@ def loss_of(timetable: Timetable, schedules: Sequence[ModelSchedule]) -> Residua
                     work += slot.duration_ns / (1 + overhead)
                     boundary += slot.duration_ns * (1 - 1 / (1 + overhead))
                     now = slot.start_ns + slot.duration_ns
+            guard += free.end_ns - max(now, last)  # what follows a segment may reach into the longest one's guard
     return ResidualLoss(round(work), round(boundary), round(guard), round(packing), round(waiting))
 
 

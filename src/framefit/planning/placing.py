@@ -191,7 +191,7 @@ class Placing:
             if task.pieces is None:
                 continue
             longest = int(task.pieces.quantile_ns.argmax())
-            room = segment_room(beat.covering(int(task.pieces.quantile_ns[longest])), priority)
+            room = segment_room(beat, priority)
             if segment_room(beat, priority) <= 0 or int(task.pieces.quantile_ns[longest]) <= room:
                 continue
             first, last = task.runs[longest]

@@ -189,9 +189,11 @@ class Playback:
         for run, turns in zip(model.plan.stages, model.plan.stage_turns, strict=True):
             replica = replicas[run[0].replica]
             unit = self.units[run[0].unit]
-            needed = [s.duration_ns for s in run]
+            needed = [self.beat.needed_ns(s.duration_ns) for s in run]
             end = first + len(run)
-            taken = [frame[first:end] for frame in self._taken.get(model.plan.name, ())] or [needed]
+            taken = [frame[first:end] for frame in self._taken.get(model.plan.name, ())] or [
+                [s.duration_ns for s in run]
+            ]
             stage = _Stage(model, replica, unit, needed, taken, turns, first, len(unit.stages))
             unit.stages.append(stage)
             if replica.stages:
@@ -441,13 +443,13 @@ def median_rates(beat: Beat, models: Sequence[PlannedModel], windows: int) -> tu
         Launches a window of each background model, parts of launches counted; nanoseconds a window that background
         launches take of each unit.
     """
-    priority = [_at_medians(model) for model in models if model.role == "priority"]
+    priority = [at_medians(model) for model in models if model.role == "priority"]
     background = in_order([model for model in models if model.role == "background"])
     laid_out = reserve(dataclasses.replace(beat, excess_ratio=0.0), priority)
     units = dict.fromkeys(segment.unit for model in background for segment in model.segments)
     free = {unit: laid_out.free_windows(unit) for unit in units}
     handed_out = delivered(priority, laid_out.windows)
-    play = Playback(beat, background, {model.name: _varied(model) for model in background})
+    play = Playback(beat, background, {model.name: varied_ns(model) for model in background})
     part = {
         (model.name, segment.index): 1 / sum(s.median_ns for s in replica.segments)
         for model in background
@@ -468,12 +470,13 @@ def median_rates(beat: Beat, models: Sequence[PlannedModel], windows: int) -> tu
     return rates, used
 
 
-def _at_medians(model: PlannedModel) -> PlannedModel:
+def at_medians(model: PlannedModel) -> PlannedModel:
+    """A model that takes its medians."""
     segments = tuple(msgspec.structs.replace(s, duration_ns=s.median_ns) for s in model.segments)
     return msgspec.structs.replace(model, segments=segments)
 
 
-def _varied(model: PlannedModel) -> list[list[int]]:
+def varied_ns(model: PlannedModel) -> list[list[int]]:
     """Durations of the segments for some frames: log-normal, the planned quantile as the 99th percentile."""
     deviation = np.random.default_rng(0).standard_normal((_VARIED, len(model.segments))).clip(-_MOST_SIGMA, _MOST_SIGMA)
     medians = np.array([max(segment.median_ns, 1) for segment in model.segments], np.float64)
@@ -525,6 +528,7 @@ def _whole(
     for index, placed in enumerate(kept):
         for unit, spans in free.items():
             for begin, end in spans[index % len(spans)]:
-                within = [s.start_ns + s.duration_ns for s in placed if s.unit == unit and begin <= s.start_ns < end]
-                idle = min(idle, end - max(within, default=begin))
+                within = [s for s in placed if s.unit == unit and begin <= s.start_ns < end]
+                ends = (s.start_ns + beat.needed_ns(s.duration_ns) for s in within)
+                idle = min(idle, end - max(ends, default=begin))
     return Filled(kept, done, idle)

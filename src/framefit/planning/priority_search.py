@@ -329,7 +329,7 @@ class PrioritySearch:
                 own = candidate.pieces[unit]
                 inside = max(float(own.median_ns[piece] - beside(own.boundary_ns)[piece]), 0.0)
                 ns = math.ceil(inside * float(own.quantile_ns[piece] / max(own.median_ns[piece], 1)))
-                row.append(ns + self.beat.covering(ns).guard_ns if candidate.supported[unit][piece] else None)
+                row.append(self.beat.needed_ns(ns) + self.beat.guard_ns if candidate.supported[unit][piece] else None)
             found.append(row)
         kept: list[list[int | None]] = []
         for row in sorted(found, key=lambda row: -min((ns for ns in row if ns is not None), default=0)):

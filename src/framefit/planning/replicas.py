@@ -45,6 +45,7 @@ _COMPARED, _PLAYED = 4, 2  # of these, the best are played, and the best of thes
 _PRICES = 16  # under which ways are looked for at first
 _ROUNDS = 8  # of further ways
 _WINDOWS, _LENGTHS = 96, 3  # that are played, and longest segments
+_AGAIN, _LONGER = 4, 4  # of what serves most, so many are played so many times as long: rounds of many turns are long
 _BUILT = 3  # timetables at most
 _MORE = 1.02  # times what was used of a unit it may have at the second look
 _LEAST = 1e-6
@@ -117,6 +118,7 @@ class _Replicating:
         self._models = [model.name for model in problem.models]
         self._several = {name for name, candidate in search.candidates.items() if search.may_have_several(candidate)}
         self._fixed = arranged[0].placement.stages  # of models that have one replica
+        self._known: set[object] = set()  # what was played
         self._slots = {model.name: model.slots for model in arranged[0].timetable.models}
 
     def best(self) -> Arranged | None:
@@ -184,14 +186,14 @@ class _Replicating:
         for name, stages in priority.items():
             runs = split_at([Run(s.unit, s.first, s.last) for s in stages], search.candidates[name].pauses)
             models.append(search.candidates[name].planned(runs, self._slots[name]))
-        shared = beat.shared(models)
+        shared = beat.guarded(models).shared(models)
         if reserve(shared, models).slack_ns < 0:
             return None
         laid_out = reserve(dataclasses.replace(shared, excess_ratio=0.0), models)
         capacity = []
         barred: dict[str, npt.NDArray[np.bool_]] = {}
         for number, unit in enumerate(self._names):
-            room = segment_room(shared, models, unit) / (1 + (0 if beat.preemptive else beat.excess_ratio))
+            room = segment_room(shared, models, unit)
             fitting = []
             for name in self._several if not beat.preemptive else ():
                 pieces = search.candidates[name].pieces[unit]
@@ -224,23 +226,22 @@ class _Replicating:
         found: list[list[_Played]] = []
         for each in ranked:
             beside = self._shared(each, _PRICES, _ROUNDS) or each
-            found.append([one for length in lengths for one in self._play(beside, length, 1)])
+            found.append([one for length in lengths for one in self._made(beside, length, 1)])
         found = sorted((ways for ways in found if ways), key=lambda ways: -max(one.least for one in ways))
         for ways in found[:_PLAYED]:
             best = max(ways, key=lambda one: one.least)
             for copies in (2, 3):
-                ways += self._play(best.beside, best.longest_ns, copies)
+                ways += self._made(best.beside, best.longest_ns, copies)
             best = max(ways, key=lambda one: one.least)
             capacity = np.where(best.used_ns > 0, best.used_ns * _MORE, best.beside.capacity_ns)
             again = self._shared(dataclasses.replace(best.beside, capacity_ns=capacity), _PRICES, _ROUNDS)
             if again is not None:
-                ways += [one for copies in (1, 2, 3) for one in self._play(again, best.longest_ns, copies)]
-        played = list(itertools.chain.from_iterable(found))
-        most = max((one.least for one in played), default=0.0)
-        return sorted(played, key=lambda one: (one.least * GAIN < most, one.count, -one.least))
+                ways += [one for copies in (1, 2, 3) for one in self._made(again, best.longest_ns, copies)]
+        played = _preferred(list(itertools.chain.from_iterable(found)))[:_AGAIN]
+        return _preferred([again for one in played for again in self._play(one, _WINDOWS * _LONGER)])
 
-    def _play(self, beside: _Beside, longest_ns: int | None, copies: int) -> list[_Played]:
-        """Shares as replicas, each so many times; none where they do not fit."""
+    def _made(self, beside: _Beside, longest_ns: int | None, copies: int) -> list[_Played]:
+        """Shares as replicas, each so many times, played; none where they do not fit, or were played before."""
         ways: dict[str, list[Way]] = {}
         weights: dict[str, list[float]] = {}
         for one in sorted(beside.shares, key=lambda one: -one.share):
@@ -256,21 +257,24 @@ class _Replicating:
             name: tuple(dataclasses.replace(s, replica=number) for number, way in enumerate(own[:_MOST]) for s in way)
             for name, own in ways.items()
         }
-        stages = {**beside.priority, **stages}
-        cut = self._search.cut(stages, self._search.slots(stages, spare=2), turns, longest_ns)
-        if cut is None:
-            return []
-        rates, used = self._rates(cut[0])
-        least = min(rates[name] / self._search.wanted[name] for name in rates)
-        used_ns = np.array([used.get(unit, 0.0) for unit in self._names])
-        return [_Played(beside, stages, turns, longest_ns, least, used_ns)]
+        nothing = np.zeros(len(self._names))
+        made = _Played(beside, {**beside.priority, **stages}, turns, longest_ns, 0.0, nothing)
+        return self._play(made, _WINDOWS)
 
-    def _rates(self, models: Sequence[PlannedModel]) -> tuple[dict[str, float], dict[str, float]]:
-        return median_rates(self._search.beat.guarded(models), models, _WINDOWS)
+    def _play(self, made: _Played, windows: int) -> list[_Played]:
+        """So many windows; nothing where segments do not fit, or where the same was played before."""
+        cut = self._search.cut(made.stages, self._search.slots(made.stages, spare=2), made.turns, made.longest_ns)
+        key = None if cut is None else (windows, repr(cut[1]), repr(made.turns))
+        if cut is None or key in self._known:
+            return []
+        self._known.add(key)
+        rates, used = median_rates(self._search.beat.guarded(cut[0]), cut[0], windows)
+        least = min(rates[name] / self._search.wanted[name] for name in rates)
+        return [dataclasses.replace(made, least=least, used_ns=np.array([used.get(u, 0.0) for u in self._names]))]
 
     def _rate(self, models: Sequence[PlannedModel]) -> float:
         """Of the demanded rates what the least-served model has at medians."""
-        rates, _ = self._rates(models)
+        rates, _ = median_rates(self._search.beat.guarded(models), models, _WINDOWS * _LONGER)
         return min((rates[name] / self._search.wanted[name] for name in rates), default=1.0)
 
     def _built(self, played: _Played) -> Arranged:
@@ -278,6 +282,12 @@ class _Replicating:
         placement = dataclasses.replace(self._arranged[0].placement, stages=played.stages)
         slots = self._search.slots(played.stages, spare=2)
         return self._search.built(placement, slots, played.turns, played.longest_ns)
+
+
+def _preferred(played: Sequence[_Played]) -> list[_Played]:
+    """Those that serve most first; of what serves nearly as much as the first, that of fewer replicas."""
+    near = max((one.least for one in played), default=0.0) / GAIN
+    return sorted(played, key=lambda one: (one.least < near, one.count if one.least >= near else 0, -one.least))
 
 
 def _held_ns(windows: Sequence[Sequence[Span]], excess_ratio: float, pieces: Sequence[npt.NDArray[np.int64]]) -> float:
@@ -289,7 +299,7 @@ def _held_ns(windows: Sequence[Sequence[Span]], excess_ratio: float, pieces: Seq
     each = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
     lost = 0.0
     if each.sum() > 0:
-        lost = excess_ratio * float(each.max()) + _LEFT * float((each.astype(np.float64) ** 2).sum() / each.sum())
+        lost = (excess_ratio + _LEFT) * float((each.astype(np.float64) ** 2).sum() / each.sum())
     spans = [max(end - begin - lost, 0.0) for window in windows for begin, end in window]
     return sum(spans) / max(len(windows), 1)
 

@@ -89,6 +89,7 @@ class Reserved:
             crossing=self.beat.position != "start" or crossing,
             lengths_ns=() if self.beat.even else tuple(self.lengths_ns),
             excess_ratio=self.beat.excess_ratio,
+            guard_ns=self.beat.guard_ns,
         )
 
     def _on(self, unit: str) -> list[list[PriorityPeriod]]:
@@ -176,7 +177,7 @@ def segment_room(beat: Beat, priority: Sequence[PlannedModel], unit: str | None 
     reserved, rooms = reserve(beat, priority), []
     for name in [unit] if unit else used or [""]:
         longest = [max((end - begin for begin, end in spans), default=0) for spans in reserved.free_windows(name)]
-        rooms.append((min(longest) if beat.even else max(longest)) - events_ns(beat, name))
+        rooms.append(beat.fitting_ns((min(longest) if beat.even else max(longest)) - events_ns(beat, name)))
         if not beat.preemptive and beat.events:
             most = longest_blocking_ns(beat, reserved.spans(name), name)
             rooms[-1] = rooms[-1] if most is None else min(rooms[-1], most)

@@ -130,8 +130,21 @@ def with_events(timetable: Timetable, beat: Beat) -> Timetable:
     for model in beat.events:
         ns = timetable.waits_ns.get(model.name)
         age = None if ns is None else max(-(-ns // beat.window_ns), 1)
-        events.append(msgspec.structs.replace(model, result_age_windows=age))
+        events.append(msgspec.structs.replace(with_guards(model, beat), result_age_windows=age))
     return msgspec.structs.replace(timetable, models=(*timetable.models, *events))
+
+
+def with_guards(model: PlannedModel, beat: Beat) -> PlannedModel:
+    """A model that runs in residuals, its segments with what is kept free behind each.
+
+    Args:
+        model: as it is cut.
+        beat: least guard, greatest excess.
+    """
+    if not beat.excess_ratio:
+        return model
+    guarded = (msgspec.structs.replace(s, guard_ns=beat.own_guard_ns(s.duration_ns)) for s in model.segments)
+    return msgspec.structs.replace(model, segments=tuple(guarded))
 
 
 def _own(model: PlannedModel) -> tuple[int, ...]:
@@ -178,7 +191,7 @@ def _most_blocking(spans: Spans, own: tuple[int, ...], least: int, within_ns: in
 def _wait(spans: Spans, own: Sequence[int], blocking_ns: int, late_ns: int) -> Wait | None:
     """The greatest wait behind any segment of at most ``blocking_ns``; ``None``: more than 10,000 windows."""
     work = list(itertools.accumulate(own, initial=0))
-    needed = [_grown(spans, before) + quantile for before, quantile in zip(work, own, strict=False)]
+    needed = [_grown(spans, before) + spans.needed_ns(quantile) for before, quantile in zip(work, own, strict=False)]
     worst: Wait | None = None
     for window, free in enumerate(spans.free):
         start = spans.begin_ns(window)

@@ -35,7 +35,7 @@ from framefit.planning.bounds import fair_rates
 from framefit.planning.partition import planned_quantile_ns
 from framefit.planning.playback import MOST_WINDOWS, Filled, delivered, fill
 from framefit.planning.reserved import Reserved, parts_of, reserve, segment_room
-from framefit.planning.sporadic import events_ns, waits
+from framefit.planning.sporadic import events_ns, waits, with_guards
 
 
 def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
@@ -102,11 +102,12 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
                 slots=tuple(sorted([*own, *placed], key=lambda slot: slot.start_ns)),
             )
         )
+    within = () if beat.preemptive else (*background, *beat.events)
     by_window = list(zip(*taken.values(), strict=True))
     bound, gap = (None, None) if unread else _bounds(beat, models, by_window, lengths, units, filled)
     planned = [
         msgspec.structs.replace(
-            model,
+            with_guards(model, beat) if model.role == "background" else model,
             result_age_windows=ages.get(model.name, 1) if problem is None else None,
             queue_age_windows=queued.get(model.name, 0) if problem is None else 0,
         )
@@ -119,7 +120,7 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
         window_ns=beat.window_ns,
         priority_ns=max(map(max, by_window)),
         residual_ns=min(length - max(ns) for length, ns in zip(lengths, by_window, strict=True)),
-        guard_ns=beat.guard_ns,
+        guard_ns=max([beat.guard_ns, *(beat.own_guard_ns(s.duration_ns) for m in within for s in m.segments)]),
         preemptive=beat.preemptive,
         units=units,
         windows=tuple(windows),

@@ -38,7 +38,7 @@ class Part:
     Attributes:
         execution: what it launches.
         first_program: number of its first segment's program.
-        estimates_ns: planned quantile of each segment.
+        estimates_ns: what each segment needs before the guard; see ``Segment.needed_ns``.
         deadline_ns: after release; ``None``: none.
         begins: first layer of each segment.
         finest: cut wherever any timetable cuts it; ``None``: no other one cuts it elsewhere.
@@ -62,7 +62,7 @@ class Job:
         execution: what it launches.
         first_program: number of its first segment's program.
         priority: whether windows are reserved for it.
-        estimates_ns: planned quantile of each segment.
+        estimates_ns: what each segment needs before the guard; see ``Segment.needed_ns``.
         deadline_ns: after release; ``None``: none.
         sources: graph input -> stream that feeds it.
         input: where its frames wait.
@@ -128,7 +128,7 @@ class Job:
 
     @property
     def next_ns(self) -> int | None:
-        """Planned quantile of what it would launch next; ``None``: nothing."""
+        """What it would launch next needs; ``None``: nothing."""
         return self.estimates_ns[self.next_segment] if self.ready else None
 
     @property

@@ -135,7 +135,7 @@ def figures(
     """Compute how the residual was used over the whole run, on all units or on one.
 
     The residual offered is what the windows had left beside the priority models. Of what
-    was not used, the guard lost its length in every window; the rest went to packing: no
+    was not used, a guard (as of the launches in the mean) was lost in every window; the rest went to packing: no
     segment that was due would have fitted. Where launches are interrupted, their time on
     the processor counts.
     """
@@ -160,7 +160,9 @@ def figures(
     used = float(duration[is_background].sum())
     utilisation = min(used / offered, 1.0) if offered > 0 else 0.0
     left = 1 - utilisation if served.any() else 0.0
-    guard = min(timetable.guard_ns * units * windows / offered, left) if offered > 0 else 0.0
+    guards = np.asarray([timetable.guard_ns if s.guard_ns is None else s.guard_ns for m in models for s in m.segments])
+    guard_ns = float(guards[program[is_background]].mean()) if is_background.any() else float(timetable.guard_ns)
+    guard = min(guard_ns * units * windows / offered, left) if offered > 0 else 0.0
     followed = rows[:, LaunchLog.FOLLOWED] == 1
     return RunFigures(
         residual_utilisation_ratio=utilisation,

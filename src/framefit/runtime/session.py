@@ -583,7 +583,7 @@ class Session:
             execution=model.execution if frames else stages[0],
             first_program=opened.timetable.first_programs[0][number],
             priority=model.priority,
-            estimates_ns=[segment.duration_ns for segment in planned.segments],
+            estimates_ns=[segment.needed_ns(opened.timetable.guard_ns) for segment in planned.segments],
             deadline_ns=deadline_ns(model, opened.workload.grid),
             sources={name: streams[source] for name, source in wired.sources.items() if frames},
             input=FrameChannel(wired.depth, wired.when_full, frames=entry.frames),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
@@ -190,7 +189,7 @@ class TimetableSwitching:
         return Part(
             self._execution(first, number)[stage],
             self._firsts[first][number] + begin,
-            [math.ceil(segment.duration_ns * slower) for segment in model.segments[begin:end]],
+            [segment.needed_ns(rung.timetable.guard_ns, slower) for segment in model.segments[begin:end]],
             deadline_ns(self._opened.models[number], rung.workload.grid),
             [layer for layer, _ in model.spans[begin:end]],
             slots=self._cuts[planned][number].slots,
