@@ -17,8 +17,10 @@ That model knows nothing of stalls, of drift, or of packets that were taken for 
 edges are: measured edges are masked as losses struck and put back, and the error of each total of what was masked,
 over the deviation that the model gives it, is a sample (split-conformal prediction; Vovk, Gammerman and Shafer,
 "Algorithmic Learning in a Random World", section 4.1). The quantiles of all totals of one kind stretch the intervals.
-What totals have in common, such as the error of a median, grows with the number of lost operations and not with its
-root: where fewer were masked than lost, masks are added up until they are as many.
+What a stall or a pause adds to a gap is shared out among all that is in the gap, and an error of a median is in all
+gaps: totals have much in common, and a mask is hardly more than one sample of that. So further samples are drawn from
+the masked launches, with replacement (Efron, "Bootstrap Methods", Annals of Statistics 7, 1979; in blocks, Kuensch,
+1989), until as many operations are touched as were lost.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ Ints = npt.NDArray[np.int64]
 _LEAST_SAMPLES = 3  # to take a spread from
 _STALL = 5.0  # deviations from the median
 _LEAST_RATIO = 0.05  # spread of an operation that was never measured and has none in the program
-_FEW_TOTALS = 40  # samples: below, their quantiles are unsure
+_FEW_TOTALS = 40  # of all masks: below, their quantiles are unsure
+_MOST_BLOCKS = 256  # of launches, of one mask
+_REPLICATES = 100  # sums that are drawn
 _MOST_GROUPS = 256  # at once: bounds the memory of the sensitivities
 
 
@@ -154,21 +158,27 @@ class Sums:
 
     def _quantiles(self, key_of: KeyOf, count: int) -> tuple[float, float]:
         """Return how many of the model's deviations totals reach below and above their middle."""
-        parts = []
+        errors = []
         for sums, repair in zip(self._masked, self._repairs, strict=True):
             key = key_of(repair.log)
-            error = np.bincount(key[key >= 0], repair.error_ns[key >= 0], minlength=count)
             variance, shift = sums.uncertainty(np.where(repair.touched, key, -1), count)
-            parts.append((error - shift, variance))
-        touched = sum(np.count_nonzero(repair.touched) for repair in self._repairs) / max(len(parts), 1)
-        if not parts or not touched:
+            launches, launch = np.unique(repair.log.inference, return_inverse=True)
+            blocks = min(len(launches), _MOST_BLOCKS)
+            cell = launch * blocks // max(len(launches), 1) * count + key
+            error = np.bincount(cell[key >= 0], repair.error_ns[key >= 0], minlength=blocks * count)
+            deviation = np.where(variance > 0, np.sqrt(variance), np.inf)
+            errors.append((error.reshape(blocks, count) - shift / max(blocks, 1)) / deviation)
+        touched = sum(np.count_nonzero(repair.touched) for repair in self._repairs) / max(len(errors), 1)
+        if not errors or not touched:
             return -self._z, self._z
-        weights = _weights(np.count_nonzero(self._inferred) / touched, len(parts))
-        samples = []
-        for turn in range(len(parts)):
-            error, variance = np.tensordot(np.roll(weights, turn), np.array(parts), 1)
-            samples.append(error[variance > 0] / np.sqrt(variance[variance > 0]))
-        return _two_quantiles(np.concatenate(samples), self._confidence)
+        wanted = min(max(np.count_nonzero(self._inferred) / touched, 1.0), float(len(errors)))
+        pool = np.concatenate(errors)
+        draws = round(wanted * len(pool) / len(errors))
+        drawn = np.random.default_rng(0).multinomial(draws, np.full(len(pool), 1 / len(pool)), _REPLICATES)
+        some = np.any(pool != 0, axis=0)
+        # What a pool has by chance is in all of its draws: their variance is larger by draws over pool.
+        samples = (drawn @ pool[:, some]).ravel() / math.sqrt(wanted * (1 + draws / len(pool)))
+        return _two_quantiles(samples, self._confidence, len(errors) * int(np.count_nonzero(some)))
 
     def uncertainty(self, key: Ints, count: int) -> tuple[Floats, Floats]:
         """Return the variance of each total, and its offset because steps are skewed."""
@@ -192,20 +202,13 @@ class Sums:
         return variance, shift
 
 
-def _weights(wanted: float, most: int) -> Floats:
-    """Return how often each of ``most`` masks counts, such that ``wanted`` masks are added up."""
-    return np.asarray(np.clip(max(wanted, 1.0) - np.arange(most), 0.0, 1.0))
-
-
-def _two_quantiles(samples: Floats, confidence: float) -> tuple[float, float]:
-    """Return quantiles with as much between them as ``confidence``; few samples give wider ones, by their deviation."""
-    if not len(samples):
-        return -two_sided_z(confidence), two_sided_z(confidence)
+def _two_quantiles(samples: Floats, confidence: float, independent: int) -> tuple[float, float]:
+    """Return quantiles with as much between them as ``confidence``; few independent samples give wider ones."""
     tail = (1 - confidence) / 2
-    reach = min((1 - tail) * (len(samples) + 1) / len(samples), 1.0)
+    reach = min((1 - tail) * (independent + 1) / independent, 1.0)
     low, high = (float(edge) for edge in np.quantile(samples, [1 - reach, reach]))
-    if len(samples) < _FEW_TOTALS:
-        wide = two_sided_z(confidence) * float(np.sqrt(np.mean(samples**2))) * (1 + 1 / len(samples))
+    if independent < _FEW_TOTALS:
+        wide = two_sided_z(confidence) * float(np.sqrt(np.mean(samples**2))) * (1 + 1 / independent)
         low, high = min(low, -wide), max(high, wide)
     return min(low, 0.0), max(high, 0.0)
 

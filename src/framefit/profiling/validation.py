@@ -172,7 +172,7 @@ Flags = npt.NDArray[np.bool_]
 _LEAST_RATIO, _MOST_RATIO = 0.02, 0.1  # masked, of what was received: more than a tenth would be another trace
 _LEAST_MASKED = 20  # below it a coverage has no meaning
 _ONE_TYPE = 0.95  # of the losses: then only this type is masked
-_ROUNDS = 3
+_ROUNDS = 5
 _MOST_MASKED = 30_000  # packets of the part of a trace that totals are calibrated with
 _MOST_HIDDEN = 0.4  # of the received ones: what is left has to be recognised
 _FIRST = 25  # packets by which the numbers of inferences of two logs are compared
@@ -201,8 +201,9 @@ def repair_masked(
 ) -> list[MaskedRepair]:
     """Mask received events as others were lost, reconstruct, and find the errors of the durations; several times.
 
-    The loss pattern of this trace, in order of time, is shifted and laid over what was received. Of a long trace the
-    first part is enough. Empty where nothing was lost or there is nothing to mask.
+    The loss pattern of this trace, in order of time, is shifted and laid over what was received; where inferences are
+    lost as a whole, by whole inferences. Of a long trace the first part is enough. Empty where nothing was lost or
+    there is nothing to mask.
     """
     log = reconstruction.log
     events = np.concatenate([log.start_event, log.end_event])
@@ -211,10 +212,13 @@ def repair_masked(
     only = _LossPattern.of(log).only
     places = np.arange(len(time)) if only is None else int(only) * len(log) + np.arange(len(log))
     order = places[np.argsort(time[places], kind="stable")]
+    _, launch, size = np.unique(log.inference[places % max(len(log), 1)], return_inverse=True, return_counts=True)
+    whole = np.bincount(launch, lost[places], minlength=len(size)) == size
+    step = int(np.median(size)) if whole.any() else 1
     random, repairs = np.random.default_rng(seed), []
     for _ in range(_ROUNDS if lost.any() and len(order) > _LEAST_MASKED else 0):
         hidden = np.zeros(len(time), np.bool_)
-        hidden[order] = np.roll(lost[order], int(random.integers(1, len(order))))
+        hidden[order] = np.roll(lost[order], step * int(random.integers(1, max(len(order) // step, 2))))
         hidden &= ~lost & (events < _MOST_MASKED)
         most = round(_MOST_HIDDEN * min(int(np.count_nonzero(~lost)), _MOST_MASKED))
         if (count := np.count_nonzero(hidden)) > most:  # a part of the run without a break, that bursts stay whole
