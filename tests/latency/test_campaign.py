@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,14 +15,14 @@ from simulated import random_network
 
 from fakes import FakeDevice
 from framefit.core.latency_table import LatencyTable
-from framefit.core.model import AUXILIARY_KINDS, GraphBuilder, Model
+from framefit.core.model import AUXILIARY_KINDS, AuxiliaryKind, GraphBuilder, Model
 from framefit.core.target import Variation
 from framefit.devices.clock import VirtualClock
 from framefit.devices.npu.costs import layer_times
 from framefit.devices.npu.device import NpuDevice
 from framefit.errors import DeviceError
 from framefit.latency.campaign import Campaign
-from framefit.latency.overhead import Method, suited_kind
+from framefit.latency.overhead import Method, OverheadDesign, overhead_design, suited_kind
 from framefit.latency.subjects import distinct_layers
 from networks import NETWORKS
 
@@ -45,6 +46,22 @@ def errors(table: LatencyTable, device: NpuDevice, model: Model, floors: float =
 def network() -> Model:
     """Built once."""
     return resnet20()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _auxiliary_networks_are_built_once() -> Iterator[None]:
+    """Several campaigns launch the same ones: their weights follow from the seed."""
+    built: dict[Any, OverheadDesign] = {}
+
+    def design(kind: AuxiliaryKind, sizes_bytes: Iterable[int], seed: int = 0) -> OverheadDesign:
+        sizes = tuple(sizes_bytes)
+        if (kind, sizes, seed) not in built:
+            built[kind, sizes, seed] = overhead_design(kind, sizes, seed)
+        return built[kind, sizes, seed]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("framefit.latency.overhead.overhead_design", design)
+        yield
 
 
 @every_kind

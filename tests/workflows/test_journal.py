@@ -15,8 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from framefit import Plan, plan, run, simulate, write_report
+from framefit.cli.app import app as command_line
 from framefit.core.files import read_record
 from framefit.core.journal import journal_parts
 from framefit.core.run_record import Metrics, RunInfo
@@ -96,7 +98,9 @@ def frames_of(out: Path, model: str) -> dict[int, str]:
 
 
 @pytest.mark.parametrize(("verb", "seed"), [("simulate", 1), ("simulate", 2), ("run", 3), ("run", 4)])
-def test_a_killed_process_loses_a_second_at_most(verb: str, seed: int, app: Path, tmp_path: Path) -> None:
+def test_a_killed_process_loses_a_second_at_most(
+    verb: str, seed: int, app: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Whenever it is killed, the report shows the rest, and says that the run was cut off and when."""
     out, witness = tmp_path / "out", tmp_path / "witness.txt"
     length = ["--seconds", "100"] if verb == "run" else ["--windows", "10000000", "--outputs"]
@@ -111,9 +115,9 @@ def test_a_killed_process_loses_a_second_at_most(verb: str, seed: int, app: Path
         process.send_signal(signal.SIGKILL)
         process.wait()
     killed_s = time.time()
-    done = subprocess.run([sys.executable, "-c", MAIN, "report", str(out)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "was cut off at" in done.stderr
+    done = CliRunner().invoke(command_line, ["report", str(out)])
+    assert done.exit_code == 0, done.stderr
+    assert "was cut off at" in caplog.text
     info, metrics = read_record(out / "run.json", RunInfo), read_record(out / "metrics.json", Metrics)
     assert info.interrupted
     assert info.error is not None
