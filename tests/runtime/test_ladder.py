@@ -14,7 +14,7 @@ from framefit.execution.execution import TimedExecution
 from framefit.runtime.channel import FrameChannel
 from framefit.runtime.job import Job, Part
 from framefit.runtime.loop import Dispatcher
-from framefit.runtime.switching import Drift, Ladder, Rung, Share
+from framefit.runtime.switching import Drift, Ladder, Rung, Share, TimetableSwitcher
 
 MS = 1_000_000
 FACE_NS, BIG_NS = 2 * MS, 5 * MS
@@ -37,7 +37,6 @@ def climbing(durations: Callable[[str, int], int], *, drifts: bool = True) -> tu
         )
         for number, (label, estimate) in enumerate((("face", FACE_NS), ("big", BIG_NS)))
     ]
-    run = Dispatcher(device, device.clock, jobs, Grid(100.0), 0, service=Rotation(1))
     tracks = [
         [
             Rung(
@@ -59,7 +58,19 @@ def climbing(durations: Callable[[str, int], int], *, drifts: bool = True) -> tu
         ]
         for rate in (100.0, 50.0)
     ]
-    return run, Ladder([run], tracks, [Drift({0: FACE_NS}, {1: BIG_NS})] if drifts else [])
+    switcher = TimetableSwitcher(tracks[0][0])
+    ladder = Ladder(switcher, tracks, [Drift({0: FACE_NS}, {1: BIG_NS})] if drifts else [])
+    run = Dispatcher(
+        device,
+        device.clock,
+        jobs,
+        Grid(100.0),
+        0,
+        service=Rotation(1),
+        switcher=switcher,
+        launch_observer=next(iter(ladder.observers), None),
+    )
+    return run, ladder
 
 
 def taken(run: Dispatcher) -> list[tuple[int, tuple[float, float]]]:

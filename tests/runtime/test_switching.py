@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -130,7 +130,9 @@ def plans(draw: st.DrawFn) -> Plan:
     return Plan(layers, stages, ways, sorted(asked), units)
 
 
-def made(plan: Plan, device: FakeDevice) -> tuple[UnitGroup, list[Rung], ListSink]:
+def made(
+    plan: Plan, device: FakeDevice, climb: Callable[[list[Rung]], tuple[TimetableSwitcher, Ladder]] | None = None
+) -> tuple[UnitGroup, list[Rung], ListSink]:
     """Priority models "face" and "eyes" on the first two units, and the background model in stages over all."""
     names = [unit.name for unit in device.target.units]
     sink = ListSink()
@@ -175,7 +177,18 @@ def made(plan: Plan, device: FakeDevice) -> tuple[UnitGroup, list[Rung], ListSin
         )
         for unit, (name, mine) in enumerate(zip(names, jobs, strict=True))
     }
-    return UnitGroup(device, device.clock, assignments, rungs[0].grid, mailboxes=mailboxes), rungs, sink
+    switcher, ladder = (None, None) if climb is None else climb(rungs)
+    observers = {} if ladder is None else dict(zip(names, ladder.observers, strict=True))
+    group = UnitGroup(
+        device,
+        device.clock,
+        assignments,
+        rungs[0].grid,
+        mailboxes=mailboxes,
+        switcher=switcher,
+        launch_observers=observers,
+    )
+    return group, rungs, sink
 
 
 def cut(plan: Plan, device: FakeDevice, names: Sequence[str]) -> tuple[list[Execution], list[int]]:
@@ -352,15 +365,18 @@ def test_the_unit_that_drifts_most_decides_for_all() -> None:
         units=2,
     )
     plan = Plan([MS // 10] * LAYERS, [(0, 0), (1, 3)], [Way(100, ((0, 2), (3, 5)), 2, 0)] * 3, [], 2)
-    group, rungs, _ = made(plan, device)
     covered = [(1.0, 1.0), (1.2, 1.0), (1.5, 1.0)]
-    track = [
-        Rung(one.grid, one.shares, covers=covers, name=str(covers[0]))
-        for one, covers in zip(rungs, covered, strict=True)
-    ]
     big = dict.fromkeys(range(2, 10), MS // 10 * 3)
-    units = list(group.dispatchers.values())
-    Ladder(units, [track], [Drift({0: 2 * MS}, big), Drift({1: MS}, big)])
+
+    def climb(rungs: list[Rung]) -> tuple[TimetableSwitcher, Ladder]:
+        track = [
+            Rung(one.grid, one.shares, covers=covers, name=str(covers[0]))
+            for one, covers in zip(rungs, covered, strict=True)
+        ]
+        switcher = TimetableSwitcher(track[0])
+        return switcher, Ladder(switcher, [track], [Drift({0: 2 * MS}, big), Drift({1: MS}, big)])
+
+    group, _, _ = made(plan, device, climb)
     group.run(500)
     names = [stretch.rung.name for stretch in group.stretches]
     assert names == ["1.0", "1.5", "1.0"]

@@ -130,6 +130,7 @@ class Dispatcher:
         unit: its name.
         switcher: of all units, where there are several.
         place: of this unit's share of each timetable.
+        launch_observer: sees launches when there is time; ``None``: nobody does.
         faults: where faults are logged, of all units.
         failover: finds models of a unit that fails for good a place on others; ``None``: there is none.
         gates: by the identity of a feed that other units read, too, what decides whether it brings a frame.
@@ -157,6 +158,7 @@ class Dispatcher:
         unit: str = "",
         switcher: TimetableSwitcher | None = None,
         place: int = 0,
+        launch_observer: LaunchObserver | None = None,
         faults: FaultLog | None = None,
         failover: Failover | None = None,
         gates: Mapping[int, Gate] = MappingProxyType({}),
@@ -179,7 +181,7 @@ class Dispatcher:
         """What is in force, and will be."""
         self._place = place
         self._stretch = self.switcher.stretches[0]
-        self._launch_observer: LaunchObserver | None = None
+        self._launch_observer = launch_observer
         self._next_release = self._upcoming = 0  # and the first reserved instant from then on
         self._ahead, self._next_due, self._second = -1, list[tuple[int, int]](), (0, 0)  # see _look_ahead
         self._most_windows = 0
@@ -849,10 +851,6 @@ class Dispatcher:
     def _share(self) -> Share:
         """What the unit does under the timetable in force."""
         return self._stretch.rung.shares[self._place]
-
-    def observe_launches(self, observer: LaunchObserver) -> None:
-        """Have an observer see launches when there is time; before the run."""
-        self._launch_observer = observer
 
     def _turn_over(self, *, begins: bool) -> None:
         """Have what is in force in the next window, which begins now, or before which nothing else is due."""

@@ -516,17 +516,20 @@ class Session:
                 else None
             ),
         )
+        unit_jobs = {unit: assignment.jobs for unit, assignment in assignments.items() if assignment.jobs}
+        self.switching = TimetableSwitching(opened, self._injected or device, unit_jobs, self.jobs)
         self.group = UnitGroup(
             device,
             device.clock,
             assignments,
             opened.workload.grid,
             mailboxes=mailboxes,
+            switcher=self.switching.switcher,
+            launch_observers=self.switching.observers,
             find_target=lambda model, working: failover_target(opened, model, self.jobs[model][-1].execution, working),
             outcomes=outcomes,
             journal=self.journal,
         )
-        self.switching = TimetableSwitching(opened, self._injected or device, self.group, self.jobs)
 
     def _all_jobs(self, ports: Sequence[Sequence[Port]], *, frames: bool) -> list[list[Job]]:
         """Of the stages of each model's replicas; a model is made after those that it reads.

@@ -270,16 +270,6 @@ class LaunchObserver(Protocol):
         """Rows of the log of launches that came since the last time, one after the other."""
 
 
-class SwitchedUnit(Protocol):
-    """A unit that changes its timetable, as a ladder sees it."""
-
-    switcher: TimetableSwitcher
-    windows: int
-
-    def observe_launches(self, observer: LaunchObserver) -> None:
-        """Have an observer see launches when there is time; before the run."""
-
-
 LEAST_RECENT = 16
 """Launches that are looked at, at least: half of them decide, so that stalls and bursts of up to 7 do not count."""
 _WIDTH = len(LaunchLog.columns)
@@ -362,16 +352,18 @@ class Ladder:
     one.
 
     Args:
-        units: of the run, with one switcher, before it begins.
+        switcher: of all units, before the run begins.
         tracks: for each set of rates, the present one first, rungs in the order of what they cover.
         drifts: what launches take on each unit; none: rungs only follow the rates.
+
+    Attributes:
+        observers: of each unit's launches; none where there is no other rung.
     """
 
     def __init__(
-        self, units: Sequence[SwitchedUnit], tracks: Sequence[Sequence[Rung]], drifts: Sequence[Drift] = ()
+        self, switcher: TimetableSwitcher, tracks: Sequence[Sequence[Rung]], drifts: Sequence[Drift] = ()
     ) -> None:
-        self._switcher = units[0].switcher
-        self._units = units
+        self._switcher = switcher
         self._tracks = [list(track) for track in tracks]
         self._drifts = drifts
         self._patience = _PATIENCE * sum(drift.recent for drift in drifts if drift.counts)
@@ -379,19 +371,22 @@ class Ladder:
         self._watching = threading.Lock()  # each unit tells from a thread of its own
         self._switcher.start_under(tracks[0][0])
         self._switcher.expect([rung for track in self._tracks for rung in track])
-        if any(len(track) > 1 for track in tracks):
-            for unit, drift in zip(units, drifts, strict=False):
-                unit.observe_launches(_UnitDrift(self, drift))
+        climbs = any(len(track) > 1 for track in tracks)
+        self.observers: list[LaunchObserver] = [_UnitDrift(self, drift) for drift in drifts] if climbs else []
 
-    def add(self, track: Sequence[Rung]) -> int:
+    def add(self, track: Sequence[Rung], windows: int) -> int:
         """Rungs for rates that were not known before.
+
+        Args:
+            track: the rungs.
+            windows: that have begun on any unit.
 
         Returns:
             The first window in which they may be in force.
         """
         self._tracks.append(list(track))
         earlier = self._switcher.expect([rung for track in self._tracks for rung in track])
-        return max(unit.windows for unit in self._units) + 2 if earlier else 0
+        return windows + 2 if earlier else 0
 
     def turn(self, number: int, window: int, why: str) -> None:
         """Have the rates of a track from a window on, or the first one after it in which they may change.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from framefit.core.grid import Grid
 from framefit.core.timetable import PlannedModel, PlannedRung, Timetable
@@ -14,10 +14,9 @@ from framefit.devices.device import Device
 from framefit.errors import InfeasibleError
 from framefit.execution.compiled import CompiledModel, OpenTimetable
 from framefit.execution.execution import Launchable, TimedExecution
-from framefit.runtime.job import Job, MigratedJob, Part
+from framefit.runtime.job import Job, Part
 from framefit.runtime.loop import instants
-from framefit.runtime.switching import LEAST_RECENT, Drift, Ladder, Rung, Share, Stretch
-from framefit.runtime.units import UnitGroup
+from framefit.runtime.switching import LEAST_RECENT, Drift, Ladder, Rung, Share, Stretch, TimetableSwitcher
 
 _RECENT_S = 0.5  # launches of so long are looked at: what disturbs a shared machine lasts tens of milliseconds
 _Due = tuple[list[tuple[int, int]], ...]  # of each unit in a window: when after its release which job is
@@ -29,15 +28,23 @@ class TimetableSwitching:
     Args:
         opened: feasible, its models compiled.
         device: that launches go to.
-        run: of its units, before it begins.
+        unit_jobs: of each unit that has some, by number.
         jobs: of each model's stages, in the plan's order.
 
     Attributes:
         timetables: that may be in force, by the numbers of the run's rungs.
+        switcher: for the run's units.
+        observers: unit -> what observes its launches; none where durations change nothing.
     """
 
-    def __init__(self, opened: OpenTimetable, device: Device, run: UnitGroup, jobs: Sequence[Sequence[Job]]) -> None:
-        self._opened, self._device, self._run = opened, device, run
+    def __init__(
+        self,
+        opened: OpenTimetable,
+        device: Device,
+        unit_jobs: Mapping[str, Sequence[Job]],
+        jobs: Sequence[Sequence[Job]],
+    ) -> None:
+        self._opened, self._device, self._unit_jobs = opened, device, unit_jobs
         self._timed = isinstance(jobs[0][0].execution, TimedExecution)
         self._cuts, self._firsts = opened.timetable.cuts, opened.timetable.first_programs
         self._changes = opened.workload.announced()
@@ -58,7 +65,9 @@ class TimetableSwitching:
             else:
                 track.append(rung)
         drifts = self._drifts(rungs) if opened.workload.schedule.ladder else []
-        self._rungs = Ladder(list(run.dispatchers.values()), self._tracks, drifts)
+        self.switcher = TimetableSwitcher(rungs[0])
+        self._rungs = Ladder(self.switcher, self._tracks, drifts)
+        self.observers = dict(zip(unit_jobs, self._rungs.observers, strict=False))
         self._requested_hz: dict[str, float] = {}
         self._requesting = threading.Lock()
         self._stretches = self._announced()
@@ -73,7 +82,9 @@ class TimetableSwitching:
         )
         return last.window + last.rung.grid.windows_in((until_ns - last.begins_ns) / 1e9)
 
-    def set_rate(self, stream: str, rate_hz: float, retimed: Callable[[Workload], Timetable]) -> None:
+    def set_rate(
+        self, stream: str, rate_hz: float, retimed: Callable[[Workload], Timetable], windows: Callable[[], int]
+    ) -> None:
         """Have a stream come at another rate, from the first window on in which that may be.
 
         Where no timetable was made ahead for the rates that all streams then have, one is made now, of the plan's
@@ -83,23 +94,24 @@ class TimetableSwitching:
             stream: its name.
             rate_hz: frames a second.
             retimed: makes a timetable of the plan's own segments for a workload of other rates.
+            windows: tells how many have begun on any unit.
 
         Raises:
             InputError: the rates hardly ever meet.
             InfeasibleError: the segments do not fit; the rates stay as they are.
         """
         with self._requesting:
-            begun = [stretch.window <= self._run.windows for stretch in self._stretches]
+            begun = [stretch.window <= windows() for stretch in self._stretches]
             announced = [self._opened.workload, *(changed for _, changed in self._changes)][sum(begun) - 1]
             requested_hz = self._requested_hz | {stream: rate_hz}
             workload = announced.at_rates(requested_hz)
             first = 0
             if all(track[0].grid != workload.grid for track in self._tracks):
-                first = self._plan_for(workload, retimed(workload))
+                first = self._plan_for(workload, retimed(workload), windows)
             self._requested_hz = requested_hz
             self._turn(workload.grid, first, f"{stream} comes at {rate_hz:g} Hz")
 
-    def _plan_for(self, workload: Workload, timetable: Timetable) -> int:
+    def _plan_for(self, workload: Workload, timetable: Timetable, windows: Callable[[], int]) -> int:
         """Take up a timetable for rates that nobody knew of; the first window in which it may be in force."""
         if not timetable.feasible:
             raise InfeasibleError(
@@ -111,7 +123,7 @@ class TimetableSwitching:
         self.timetables.append(timetable)
         track = [self._rung(len(self.timetables) - 1, rung, 0)]
         self._tracks.append(track)
-        return self._rungs.add(track)
+        return self._rungs.add(track, windows())
 
     def _turn(self, grid: Grid, window: int, why: str) -> None:
         """Ask for rungs with these windows."""
@@ -130,7 +142,7 @@ class TimetableSwitching:
 
     def _rung(self, number: int, rung: PlannedRung, cut: int) -> Rung:
         """For the run; ``cut``: the way in which its models are cut."""
-        grid, jobs = rung.workload.grid, self._jobs()
+        grid, jobs = rung.workload.grid, self._unit_jobs
         due = [instants(rung.timetable, self._numbers(unit_jobs), unit) for unit, unit_jobs in jobs.items()]
         repeated = _shortest(list(zip(*due, strict=True)), len(grid.offsets_ns))
         models = self._cuts[cut]
@@ -149,13 +161,6 @@ class TimetableSwitching:
             name=rung.name,
             number=number,
         )
-
-    def _jobs(self) -> dict[str, list[Job]]:
-        """Each unit's, by number: those that were planned there."""
-        units = self._run.dispatchers.items()
-        return {
-            unit: [job for job in assignment.jobs if not isinstance(job, MigratedJob)] for unit, assignment in units
-        }
 
     def _numbers(self, jobs: Sequence[Job]) -> dict[str, list[int]]:
         """Model -> numbers of the jobs of its stages on a unit, in order."""
@@ -219,7 +224,7 @@ class TimetableSwitching:
                 {program: ns for program, ns in background_ns.items() if units[program] == unit},
                 recent,
             )
-            for unit in self._run.dispatchers
+            for unit in self._unit_jobs
         ]
 
     def _quantiles(self, rungs: Iterable[Rung]) -> tuple[dict[int, int], dict[int, int]]:

@@ -9,6 +9,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,7 @@ from framefit.runtime.preemptive import PreemptiveDispatcher
 from framefit.runtime.reading import with_unread
 from framefit.runtime.recovery import Failover, FindTarget, Migration
 from framefit.runtime.streams import Arrival, Feed
-from framefit.runtime.switching import Rung, Stretch, TimetableSwitcher
+from framefit.runtime.switching import LaunchObserver, Rung, Stretch, TimetableSwitcher
 
 __all__ = ["UnitGroup"]
 
@@ -79,6 +80,8 @@ class UnitGroup:
         grid: when windows begin, and what they bring.
         mailboxes: of the units that have jobs, in the same order, as :func:`unit_mailboxes` makes them; default: some
             that nobody else knows.
+        switcher: knows the timetables that may be in force; default: the one that the assignments are of.
+        launch_observers: unit -> what sees its launches when there is time.
         find_target: where a model of a unit that fails for good may go on; ``None``: nowhere.
         outcomes: where outcomes of frames are noted as soon as they are decided; ``None``: in the logs only.
         journal: has the files of the logs; default: one without names.
@@ -92,6 +95,8 @@ class UnitGroup:
         grid: Grid,
         *,
         mailboxes: Mapping[str, Mailbox] | None = None,
+        switcher: TimetableSwitcher | None = None,
+        launch_observers: Mapping[str, LaunchObserver] = MappingProxyType({}),
         find_target: FindTarget | None = None,
         outcomes: FrameOutcomes | None = None,
         journal: Journal | None = None,
@@ -109,8 +114,9 @@ class UnitGroup:
         self._copies: list[tuple[Feed, Feed]] = []
         feeds: dict[str, dict[int, Feed]] = {unit: {} for unit in assignments}
         gates = self._share_feeds(assignments, feeds)
-        shares = [share_of(each.jobs, each.guard_ns, each.reserved) for each in assignments.values()]
-        switcher = TimetableSwitcher(Rung(grid, shares))
+        if switcher is None:
+            shares = [share_of(each.jobs, each.guard_ns, each.reserved) for each in assignments.values()]
+            switcher = TimetableSwitcher(Rung(grid, shares))
         self.faults = FaultLog(None if journal is None else journal.file("faults.bin"))
         self.migrations: list[Migration] = [] if failover is None else failover.migrations
         self.dispatchers: dict[str, Dispatcher] = {}
@@ -130,6 +136,7 @@ class UnitGroup:
                 unit=unit,
                 switcher=switcher,
                 place=part,
+                launch_observer=launch_observers.get(unit),
                 faults=self.faults,
                 failover=failover,
                 gates=gates,

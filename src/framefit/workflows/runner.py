@@ -536,8 +536,12 @@ class Runner:
             raise InputError(
                 f"no stream {stream!r}; streams: {', '.join(names) or 'none is named'}", remedy="correct it"
             )
-        self._running.session.switching.set_rate(
-            stream, rate_hz, lambda workload: retimed(self._plan, workload, self._notify)
+        session = self._running.session
+        session.switching.set_rate(
+            stream,
+            rate_hz,
+            lambda workload: retimed(self._plan, workload, self._notify),
+            lambda: session.group.windows,
         )
 
     # Results
