@@ -15,11 +15,10 @@ from framefit.core.grid import Grid
 from framefit.devices.device import ModelledDevice
 from framefit.execution.execution import TimedExecution
 from framefit.runtime.channel import FrameChannel, unit_mailboxes
-from framefit.runtime.events import Events
 from framefit.runtime.job import Job, model_jobs, reading_job
 from framefit.runtime.loop import Dispatcher, Service, instants
 from framefit.runtime.reading import FrameObserver, ReadModel, ResultDelivery, result_streams
-from framefit.runtime.streams import Feed
+from framefit.runtime.streams import Events, Feed
 from framefit.runtime.units import MakeService, UnitGroup, assign_units, stage_ports
 
 __all__ = ["timed_dispatcher", "timed_group"]

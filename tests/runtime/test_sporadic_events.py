@@ -22,11 +22,11 @@ from framefit.planning.beat import Beat, Demand
 from framefit.planning.check import check_events
 from framefit.planning.sporadic import with_events
 from framefit.planning.timetable import build_timetable
-from framefit.runtime.events import replayed_ns
 from framefit.runtime.log import FrameLog, FrameOutcome
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.metrics import frame_records, model_metrics
 from framefit.runtime.misses import misses
+from framefit.runtime.streams import replayed_ns
 from timed_runs import timed_dispatcher
 
 US = 1000

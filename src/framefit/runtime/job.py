@@ -23,10 +23,9 @@ from framefit.devices.device import Array, Device
 from framefit.execution.execution import Launchable
 from framefit.execution.streams import Stream
 from framefit.runtime.channel import Dropped, FrameChannel, FrameLimit, Mailbox, Message, MessageKind, Port
-from framefit.runtime.events import Events
 from framefit.runtime.reading import FinishedFrame, FrameObserver, ReadModel, ResultJoin, Results, ResultStream
 from framefit.runtime.sinks import Sink
-from framefit.runtime.streams import Arrival, Feed
+from framefit.runtime.streams import Arrival, Events, Feed
 
 _NEVER = 1 << 62  # a window
 

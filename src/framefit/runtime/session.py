@@ -42,7 +42,6 @@ from framefit.execution.prepare import Preparation, one_frame
 from framefit.execution.streams import FunctionStream, ResumedStream, Stream, open_stream
 from framefit.execution.wiring import WiredModel
 from framefit.runtime.channel import FrameChannel, Port, unit_mailboxes
-from framefit.runtime.events import Events, replayed_ns
 from framefit.runtime.injection import StreamFaults
 from framefit.runtime.job import Job, model_jobs, reading_job
 from framefit.runtime.log import FaultCause, FrameOutcomes
@@ -70,7 +69,7 @@ from framefit.runtime.recorded import (
 )
 from framefit.runtime.recovery import FailoverTarget
 from framefit.runtime.sinks import AggregatingSink, CheckedSink, DeferredSink, OffsetSink, Sink, SinkPlace, open_sink
-from framefit.runtime.streams import Feed, FrameSource, SharedStream
+from framefit.runtime.streams import Events, Feed, FrameSource, SharedStream, replayed_ns
 from framefit.runtime.timetable_switching import TimetableSwitching, deadline_ns
 from framefit.runtime.units import UnitGroup, assign_units, stage_ports
 from framefit.runtime.watchdog import patience_ns, watched
