@@ -527,12 +527,21 @@ class TargetsSettings(Settings, kw_only=True):
 
     name: Annotated[
         str | None,
-        option("Built-in target, or path of a target.toml (default: all are listed).", argument=True, metavar="NAME"),
+        option(
+            "Built-in target, or path of a target.toml (default: all are listed); fit: a new one from a table.",
+            argument=True,
+            metavar="NAME",
+        ),
+    ] = None
+    table: Annotated[
+        str | None, option("With fit: latency table of the device to describe.", argument=True, metavar="TABLE")
     ] = None
     output: Annotated[
         str | None,
         option(
-            "Write a copy of the target's file to this path, as a start for your own.", "-o", "--output", metavar="PATH"
+            "Write a copy of the target's file to this path, as a start for your own; or the fitted one.",
+            *("-o", "--output"),
+            metavar="PATH",
         ),
     ] = None
     force: OverwriteFile = False
@@ -540,9 +549,11 @@ class TargetsSettings(Settings, kw_only=True):
 
 @_command(TargetsSettings, Screen)
 def targets(given: dict[str, Any], screen: Screen) -> None:
-    """List the built-in targets, or show everything about one.
+    """List the built-in targets, show everything about one, or describe a device by a table that was measured on it.
 
     Example: framefit targets vpu -o mine.toml
+
+    Example: framefit targets fit board.table.json -o board.toml
     """
     settings = settings_of(TargetsSettings, given)
     if settings.name is None and settings.output is not None:
@@ -553,6 +564,17 @@ def targets(given: dict[str, Any], screen: Screen) -> None:
     if settings.name is None:
         listed = targets()
         show_json(listed) if screen.json else show(view(listed))
+        return
+    if (settings.name == "fit") != (settings.table is not None):
+        raise InputError("a table belongs to fit, and fit to a table", remedy="framefit targets fit TABLE -o PATH")
+    if settings.table is not None:
+        if settings.output is None:
+            raise InputError("no file is named for the fitted target", remedy="name it with -o PATH")
+        from framefit.latency.target_fit import fit_target
+
+        fit_target(settings.table, settings.output, force=settings.force)
+        fitted, _ = describe_target(settings.output)
+        show_json(fitted) if screen.json else show(view(fitted, notes=fitted.description))
         return
     target, notes = describe_target(settings.name, output=settings.output, force=settings.force)
     show_json(target) if screen.json else show(view(target, notes=notes))
