@@ -304,3 +304,18 @@ def test_an_event_wakes_the_unit_on_this_machine(folder: Path) -> None:
                 runner.wait(timeout=0.01)
         assert runner._running.session.group.windows <= 2
     assert isinstance(runner.timetable, Timetable)
+
+
+def test_events_of_a_model_that_has_moved_keep_their_times(folder: Path) -> None:
+    """Where the unit fails, the model goes on elsewhere: its frames came with their events, not with a window."""
+    write_target(folder, "two.toml", units=('name = "a"', 'name = "b"\ncore = 1'))
+    times_ms = [57 * number + 3 for number in range(1, 40)]
+    planned = plan(with_wake(folder, target="two.toml", stream=f"times_ms = {times_ms}"))
+    (unit,) = {segment.unit for segment in planned.timetable.model("wake").segments}
+    output = folder / "moved"
+    result = simulate(planned, windows=70, output=output, inject=[f"raise:{unit}@20w.."])
+    assert any("model 'wake' went on" in note for note in result.warnings)
+    rows = [line.split(",") for line in (output / "frames.csv").read_text(encoding="utf-8").splitlines()[1:]]
+    done = {int(row[1]): int(row[5]) for row in rows if row[2] == "wake" and row[3] in ("done", "late")}
+    assert max(done) > 30
+    assert done == {number: times_ms[number] * MS for number in done}
