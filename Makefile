@@ -42,5 +42,5 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 $(TOOLS): $(READY)
-	$(BIN)/python -m pip install --quiet --editable ".[train]" --group dev
+	$(BIN)/python -m pip install --quiet --no-compile --editable ".[train]" --group dev  # most of it is never imported
 	touch $(TOOLS)
