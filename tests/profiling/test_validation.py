@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from framefit import InputError
-from framefit.core.events import Trace
+from framefit.core.events import Trace, TraceMeta
 from framefit.core.program import Launches
 from framefit.profiling.rule import reconstruct
 from framefit.profiling.sequence import Sequence
@@ -18,6 +18,7 @@ from lossy_runs import played, program, segment, trace
 
 PROGRAM = program(segment("net", ("conv", "npu0", 9_000), ("pool", "npu0", 4_000), ("conv", "npu0", 7_000)))
 RUN = played(PROGRAM, 30)
+PACKETS = ([0, 1, 2, 3], [0, 1, 2, 3], [2, 3])  # twice a kind, plus 1 for an END, of three programs
 
 
 def left(kept: np.ndarray) -> Trace:  # type: ignore[type-arg]
@@ -47,6 +48,28 @@ def test_a_trace_is_complete_where_nothing_is_missing(known: bool, gone: list[in
     part = left(np.setdiff1d(np.arange(len(RUN)), gone))
     sequence = Sequence.of(PROGRAM, launched() if known else None, part.kinds)
     assert is_complete(reconstruct(part, sequence, {}), part, sequence) == complete
+
+
+def test_the_latest_packets_are_complete_where_programs_are_alike() -> None:
+    """Two of three programs send the same: matching in order alone would begin at the first place that looks right."""
+    alike = [("conv", "npu0", 9_000), ("pool", "npu0", 4_000)]
+    whole = program(segment("a", *alike), segment("b", *alike), segment("c", ("pool", "npu0", 9_000)))
+    launched_programs = np.tile(np.array([0, 1, 2, 0, 2, 0, 2], np.int32), 20)
+    sent = np.concatenate([PACKETS[which] for which in launched_programs])
+    kept = sent[-150:]
+    part = Trace(
+        time_ns=np.arange(len(kept)) * 1000,
+        id=kept // 2,
+        type=(kept % 2).astype(np.uint8),
+        core=np.zeros(len(kept), np.int32),
+        operation=np.full(len(kept), -1),
+        kinds=("conv", "pool"),
+        meta=TraceMeta(overwritten_events=len(sent) - len(kept), lost_events=0),
+    )
+    count = len(launched_programs)
+    launches = Launches(launched_programs, np.arange(count), np.arange(count), np.arange(count) * 4000)
+    sequence = Sequence.of(whole, launches, part.kinds)
+    assert is_complete(reconstruct(part, sequence, {}), part, sequence)
 
 
 def test_nothing_is_not_complete() -> None:

@@ -106,7 +106,7 @@ def test_best_of_all(seed: int, stretch: float, marked: bool) -> None:
     queue = Queue(time.astype(np.float64), symbol.astype(np.int32), marks, np.arange(6))
     best = max(score_of(track, costs, queue, one) for one in every_assignment(track, queue))
     search = BeamSearch(track, Workspace.allocate())
-    search.advance(queue, LaunchTiming(0, 1, LAUNCHES, 0, np.zeros(0), np.inf, np.zeros(0), 0.0, 0.0), costs)
+    search.advance(queue, LaunchTiming(0, 1, 0.0, LAUNCHES, 0, np.zeros(0), np.inf, np.zeros(0), 0.0, 0.0), costs)
     _, match = search.settle(all_of_it=True)
     numbers = np.full(6, -1)
     numbers[match.packet] = match.launch * track.events + match.event

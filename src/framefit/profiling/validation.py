@@ -160,6 +160,10 @@ def find_first_launch(trace: Trace, program: Program, launches: Launches) -> tup
     begun, ended = int(launches.submit_ns.min()), int(launches.submit_ns.max())
     if trace.meta.wrap_bits is None and begun <= first and ended - room <= last <= ended + 16 * room:
         low = int(np.argmax(launches.submit_ns >= first - room))
+        kept = len(trace) + (trace.meta.lost_events or 0)
+        if sent[-1] == trace.meta.overwritten_events + kept:  # nothing else is missing
+            low = min(low, max(int(np.searchsorted(sent, trace.meta.overwritten_events, "right")) - 1, 0))
+            return low, int(trace.meta.overwritten_events - sent[low])
         at = low + int(np.count_nonzero(launches.submit_ns[low:] < first))
         return low, int(sent[max(at - 1, low)] - sent[low])
     wanted = max(2 * len(trace), len(trace) + (trace.meta.lost_events or 0))

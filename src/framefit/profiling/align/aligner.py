@@ -294,18 +294,25 @@ class MultiCoreSearch:
             self._sequence.launch_program,
             self._meta.overwritten_events,
         )
+        before, packets = 0.0, self._packets
         if programs is None:
             end = _ENDLESS if self._sequence.repeats is None else self._sequence.repeats
-            low = max(min(overwritten // max(int(self._packets[0]), 1), end - 1), 0)
+            low = max(min(overwritten // max(int(packets[0]), 1), end - 1), 0)
             high = min(low + 1, end)
+            before = overwritten * track.events / max(int(packets[0]), 1)
         else:
             end = len(programs)
             reach = max(_START_PLACES // max(track.events, 1), 1)
-            low = int(np.searchsorted(np.cumsum(self._packets[programs]), overwritten, "right")) if overwritten else 0
+            sent = np.cumsum(packets[programs]) if overwritten else np.zeros(0)
+            low = int(np.searchsorted(sent, overwritten, "right"))
+            if low < len(sent):
+                part = 1 - (sent[low] - overwritten) / packets[programs[low]]
+                before = float(track.count_before[low] + part * (track.count_before[low + 1] - track.count_before[low]))
             low, high = max(low - reach, 0), min(1 if self._from_first else low + reach, end)
         return LaunchTiming(
             low=low,
             high=high,
+            overwritten=before,
             end=end,
             first_launch=first,
             begin_ns=begin,

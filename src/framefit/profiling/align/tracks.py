@@ -66,6 +66,7 @@ class LaunchTiming(NamedTuple):
 
     Attributes:
         low, high: the first packet may be of launches from ``low`` to below ``high``.
+        overwritten: events of the track that its first packet follows, if nothing but what was overwritten is missing.
         end: upper bound of launch numbers, exclusive.
         first_launch: the launch that ``begin_ns`` starts with.
         begin_ns: float64, when launches began by packets of the leading track; NaN where it is not known.
@@ -77,6 +78,7 @@ class LaunchTiming(NamedTuple):
 
     low: int
     high: int
+    overwritten: float
     end: int
     first_launch: int
     begin_ns: Floats

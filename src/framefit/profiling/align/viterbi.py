@@ -262,8 +262,9 @@ def _add_starts(
             place = track.occurs[at]
             event = track.first[program] + place
             here = score
-            if node == -2.0:  # most traces begin where the program does
-                lost = _loss_log(costs.kept, costs.opened, costs.lengths, number + place)
+            if node == -2.0:  # most traces begin where the program does, or after what was overwritten
+                missing = abs(np.int64(number + place - timing.overwritten))
+                lost = _loss_log(costs.kept, costs.opened, costs.lengths, missing)
                 here += max(lost, -6.0 - math.log(track.events))
             begin = time - track.since_begin[event] * speed
             here += _disagreement(
@@ -343,6 +344,7 @@ def assign_packets(
     submit_ns, begin_ns, lengths = timing.submit_ns, timing.begin_ns, costs.lengths
     fresh, slots, floor_ns2, stall_ns = workspace.fresh, workspace.slots, costs.floor_ns2, costs.stall_ns
     cyclic, submits = len(programs) == 0, len(submit_ns) > 0
+    known = submits and np.isfinite(timing.offset_ns)
     width = min(_WIDEST, beam.shape[0])
     index, worth = begin, 0.0
     while index < len(times) and used + width <= len(nodes):
@@ -396,12 +398,19 @@ def assign_packets(
                         mean, var = mean0 + local_mean[event], var0 + local_var[event]
                         mu = (mean - mean00) * speed
                         var_here = (var - var00) * speed * speed + floor_ns2
-                        soonest, soonest_var, offset = mu, var_here, offset0
+                        soonest, soonest_var, offset, refused = mu, var_here, offset0, 0.0
                         if submits and launch > launch0:
                             begin_at = since_begin[event] * speed + submit_ns[launch]
                             since_v = since_var[event] * speed * speed
                             if begin_at + offset - time0 > mu:
                                 mu, var_here = begin_at + offset - time0, since_v + timing.submit_var
+                            ahead = begin_at + offset - time  # nothing begins before it is submitted
+                            if (
+                                known
+                                and ahead > 0.0
+                                and ahead * ahead > _REACH * _REACH * (since_v + timing.submit_var)
+                            ):
+                                refused = costs.disagreement
                             offset = _updated_offset(offset, time - begin_at, since_v, timing.submit_var, mu > soonest)
                         excess, less = since - mu, 0.0
                         waits = idle0 + local_idle[event]
@@ -436,7 +445,7 @@ def assign_packets(
                                 + _loss_log(kept, opened, lengths, ends - 1 - number0)
                                 + _loss_log(kept, opened, lengths, spot),
                             )
-                        score = score0 + chance + losses
+                        score = score0 + chance + losses + refused
                         if lost > 0 and launch > launch0 and score > top - costs.beam:  # else the track knows better
                             score += _disagreement(
                                 costs.disagreement, begin_ns, timing.first_launch, timing.tolerance_ns, launch,
