@@ -33,7 +33,7 @@ from framefit.runtime.job import Job
 from framefit.runtime.log import FrameOutcome, LaunchLog
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.preemptive import PreemptiveDispatcher
-from framefit.runtime.streams import Arrival, Feed
+from framefit.runtime.streams import Arrival, Feed, SharedStream
 
 MS = 1_000_000
 RATE_HZ = 100.0
@@ -327,8 +327,8 @@ class OneAtATime(NumberStream):
 
 
 def test_a_stream_is_read_by_one_thread_at_a_time() -> None:
-    """Both threads read the same camera, but never at once: generators and caches cannot bear that."""
-    camera = OneAtATime()
+    """Both threads read a camera that is shared, but never at once: generators and caches cannot bear that."""
+    camera = SharedStream(OneAtATime())
     entries = Entry("face", priority=True, stream=camera), Entry("a", stream=camera), Entry("b", stream=camera)
     run = dispatcher(slow(face=0.2, a=0.7, b=0.9), *entries)
     run.run(50)
