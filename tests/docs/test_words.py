@@ -37,6 +37,7 @@ PLAIN_ROOMS = {
     "execution",
     "fit",
     "latency",
+    "planning",
     "report",
     "runtime",
     "sparsity",

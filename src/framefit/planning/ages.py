@@ -264,12 +264,12 @@ def _from_turn(
     after = turns[1:] + turns[:1] if between else turns
     waiting = [ns for _, turn in zip(range(depth // frames), itertools.cycle(after), strict=False) for ns in turn]
     arrivals = range(0, len(spans.free), 1 if waits else math.gcd(every, len(spans.free)))
-    found = [_over(spans, arrivals, _sums([*begun, *waiting]))]
+    bounds = [_over(spans, arrivals, _sums([*begun, *waiting]))]
     if not (refuses or waits):  # else newer ones may be long in coming
         taken = _over(spans, range(1, len(spans.free) + 1), _sums(begun))
         older = (depth - frames + 1) * every  # windows from its release to the end of the one in which it is taken
-        found.append(None if taken is None else older * spans.window_ns + taken)
-    best = min((bound for bound in found if bound is not None), default=None)
+        bounds.append(None if taken is None else older * spans.window_ns + taken)
+    best = min((bound for bound in bounds if bound is not None), default=None)
     busy = _busy(spans, arrivals, [_sums(turn) for turn in turns], frames * every * spans.window_ns, best)
     return busy if best is None or (busy is not None and busy < best) else best
 
@@ -400,11 +400,11 @@ def staged_age_ns(
     """
     rounds = [_Rounds(stage) for stage in stages]
     flow = _Flow(stages, rounds, slots, at_releases=at_releases)
-    found = [flow.left(slots + waiting), _seldom(flow, apart_ns)]
+    bounds = [flow.left(slots + waiting), _seldom(flow, apart_ns)]
     if refill_ns is not None:
         taken = _taken(stages, rounds, slots)
-        found.append(None if taken is None else taken + refill_ns)
-    return min((bound for bound in found if bound is not None), default=None)
+        bounds.append(None if taken is None else taken + refill_ns)
+    return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def _seldom(flow: _Flow, apart_ns: Callable[[int], int]) -> int | None:

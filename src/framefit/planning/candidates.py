@@ -56,11 +56,11 @@ class Run:
 
 def split_at(runs: Sequence[Run], pauses: Sequence[int]) -> list[Run]:
     """Runs of pieces, parted before some of these."""
-    found = []
+    parts = []
     for run in runs:
         edges = [run.first, *(piece for piece in pauses if run.first < piece <= run.last), run.last + 1]
-        found += [Run(run.unit, first, end - 1, run.replica) for first, end in itertools.pairwise(edges)]
-    return found
+        parts += [Run(run.unit, first, end - 1, run.replica) for first, end in itertools.pairwise(edges)]
+    return parts
 
 
 def cut_stages(
@@ -99,10 +99,10 @@ def cut_stages(
         if preemptive or (quantile[0] <= room and not splits):
             runs.append(Run(stage.unit, stage.first, stage.last, stage.replica))
             continue
-        found = partition(own, room + guard_ns, room, mode) if room > 0 else None
-        if found is None:
+        cuts = partition(own, room + guard_ns, room, mode) if room > 0 else None
+        if cuts is None:
             return None
-        runs += [Run(stage.unit, stage.first + first, stage.first + last, stage.replica) for first, last in found]
+        runs += [Run(stage.unit, stage.first + first, stage.first + last, stage.replica) for first, last in cuts]
     return runs
 
 
@@ -318,8 +318,7 @@ def expanded(placement: Placement, candidates: Sequence[UnitCandidate], whole: C
     """
     last = {candidate.model.name: len(candidate.names) - 1 for candidate in candidates}
     stages = {
-        name: (Stage(found[0].unit, 0, last[name]),) if name in whole else found
-        for name, found in placement.stages.items()
+        name: (Stage(way[0].unit, 0, last[name]),) if name in whole else way for name, way in placement.stages.items()
     }
     return dataclasses.replace(placement, stages=stages)
 
@@ -428,19 +427,19 @@ class UnitSearch:
             whole = whole_priority(candidates, self.units, terms)
             problem = problem_of(candidates, self.beat, self.units, terms, whole)
             placement = expanded(placed(problem), candidates, whole)
-            found = self._tried(placement)
+            attempt = self._tried(placement)
             # Later placements have less leave: the first one's bound holds.
-            found = found if best is None else dataclasses.replace(found, bound=best.bound)
-            best = found if best is None or found.rank > best.rank else best
-            if found.timetable.feasible:
-                if found.share >= SERVED or placement.least_share < SERVED:
+            attempt = attempt if best is None else dataclasses.replace(attempt, bound=best.bound)
+            best = attempt if best is None or attempt.rank > best.rank else best
+            if attempt.timetable.feasible:
+                if attempt.share >= SERVED or placement.least_share < SERVED:
                     break
                 terms.crowd *= _CROWD
             elif not placement.feasible:
                 break
             else:
-                misplaced = self._too_long(found) or self._in_the_way(found.timetable)
-                late_ns = 0 if misplaced else self._late_ns(found.timetable)
+                misplaced = self._too_long(attempt) or self._in_the_way(attempt.timetable)
+                late_ns = 0 if misplaced else self._late_ns(attempt.timetable)
                 if not misplaced and late_ns <= 0:
                     break
                 terms.bar(misplaced)
@@ -461,9 +460,9 @@ class UnitSearch:
             turns = self._turns(weights)
             if tuple(turns.values()) not in tried:
                 tried.add(tuple(turns.values()))
-                found = self.built(placement, slots, turns, longest)
-                best = max(best, found, key=lambda one: one.rank)
-                shares = self._shares(found.timetable)
+                attempt = self.built(placement, slots, turns, longest)
+                best = max(best, attempt, key=lambda one: one.rank)
+                shares = self._shares(attempt.timetable)
                 least = min(shares, key=lambda name: shares[name], default=None)
             if least is None or best.share >= SERVED:
                 break
@@ -489,9 +488,9 @@ class UnitSearch:
             if best is None and not self.built(placement, slots, turns, longest).timetable.feasible:
                 turns = {}  # results get older with turns
             for limit in lengths if best is None else [longest]:
-                found = self.built(placement, slots, turns, limit)
-                if best is None or found.share > best.share * GAIN:
-                    best, longest = found, limit
+                attempt = self.built(placement, slots, turns, limit)
+                if best is None or attempt.share > best.share * GAIN:
+                    best, longest = attempt, limit
             assert best is not None
             if (
                 not best.timetable.feasible
@@ -516,13 +515,13 @@ class UnitSearch:
 
     def slots(self, placed: Stages, spare: int) -> dict[str, int]:
         """Frames in flight: at least one for each stage."""
-        found = {}
+        counts = {}
         for name, stages in placed.items():
             candidate = self.candidates[name]
             most = max(Counter(stage.replica for stage in stages).values())
             several = most > 1 and not candidate.stateful and candidate.model.role == "background"
-            found[name] = most + spare if several else 1
-        return found
+            counts[name] = most + spare if several else 1
+        return counts
 
     def cut(
         self, placed: Stages, slots: Mapping[str, int], turns: Turns, longest_ns: int | None
@@ -551,7 +550,7 @@ class UnitSearch:
         for name, candidate in self.candidates.items():
             own = stages[name]
             if candidate.model.role == "background":
-                found = cut_stages(
+                cuts = cut_stages(
                     candidate.pieces,
                     placed[name],
                     rooms,
@@ -560,7 +559,7 @@ class UnitSearch:
                     preemptive=self.beat.preemptive,
                 )
                 # The piece that is too long gets named.
-                own = found or [Run(s.unit, n, n, s.replica) for s in placed[name] for n in range(s.first, s.last + 1)]
+                own = cuts or [Run(s.unit, n, n, s.replica) for s in placed[name] for n in range(s.first, s.last + 1)]
             runs[name] = own
         return [
             one.planned(runs[name], slots[name], turns.get(name, (1,))) for name, one in self.candidates.items()
@@ -672,10 +671,10 @@ def arrange_on_units(
         tried += [search.fitting(place, limit, parted=False) for limit in limits[1:]]
     best = _preferred([search.tuned(one) for one in sorted(tried, key=lambda one: one.rank)[-_TUNED_WAYS:]])
     if solve is not None and not (several and best.timetable.feasible) and best.share < _ENOUGH * bound:
-        found = search.tuned(search.fitting(solve, limits[-1], parted=True))
-        if found.bound and not several:  # of placements with one replica each
-            bound = min(bound, found.bound)
-        best = _preferred([best, found])
+        solution = search.tuned(search.fitting(solve, limits[-1], parted=True))
+        if solution.bound and not several:  # of placements with one replica each
+            bound = min(bound, solution.bound)
+        best = _preferred([best, solution])
     return dataclasses.replace(best, bound=max(bound, best.share))
 
 

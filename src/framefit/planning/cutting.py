@@ -138,13 +138,13 @@ def cut(candidates: Sequence[Candidate], beat: Beat, mode: Mode = "fill") -> Cut
             continue
         played.append(runs)
         models = estimated(candidates, runs)
-        found = Cutting(beat.guarded(models), runs, models)
+        cutting = Cutting(beat.guarded(models), runs, models)
         if len(ways) == 1:
-            return found
-        useful = served_ratio(candidates, models, found.beat) if found.fits else 0.0
-        rank = not found.fits, -round(useful / _ALIKE) * _ALIKE, sum(len(model.segments) for model in models)
+            return cutting
+        useful = served_ratio(candidates, models, cutting.beat) if cutting.fits else 0.0
+        rank = not cutting.fits, -round(useful / _ALIKE) * _ALIKE, sum(len(model.segments) for model in models)
         if best is None or rank < best[:3]:
-            best = *rank, found
+            best = *rank, cutting
     assert best is not None
     return best[3]
 
@@ -329,11 +329,11 @@ def ways_to_cut(candidates: Sequence[Candidate], beat: Beat, mode: Mode, most: i
         if None in runs.values():
             break  # a piece is longer than this limit
         models = estimated(candidates, runs)
-        found = Cutting(beat.guarded(models), runs, models)
-        served = served_ratio(candidates, models, found.beat)
+        cutting = Cutting(beat.guarded(models), runs, models)
+        served = served_ratio(candidates, models, cutting.beat)
         counts = tuple(len(model.segments) for model in models)
         if counts not in best or served > best[counts][0]:
-            best[counts] = served, found
+            best[counts] = served, cutting
     if not best:
         return [cut(candidates, beat, mode)]
     ranked = sorted(best.items(), key=lambda item: (-round(item[1][0] / _ALIKE) * _ALIKE, sum(item[0])))
@@ -433,14 +433,14 @@ def learned(pieces: Pieces, ways: Sequence[tuple[Runs, Sequence[int], float]], e
 
 def _stretched(inside: Floats, boundary: Floats, ways: Sequence[tuple[Runs, Floats]]) -> Floats:
     """Pieces' own costs so that as much lies before each cut as was measured, on average over the ways."""
-    found: dict[int, list[float]] = {}
+    factors: dict[int, list[float]] = {}
     for runs, medians in ways:
         ends = [last for _, last in runs[:-1]]
         own = medians - beside(boundary[ends])
         for end, before in zip(ends, np.cumsum(own)[:-1] * (inside.sum() / max(own.sum(), 1)), strict=True):
-            found.setdefault(end, []).append(float(before))
-    known = sorted(found)
-    sums = np.maximum.accumulate([0.0, *(float(np.mean(found[end])) for end in known), float(inside.sum())])
+            factors.setdefault(end, []).append(float(before))
+    known = sorted(factors)
+    sums = np.maximum.accumulate([0.0, *(float(np.mean(factors[end])) for end in known), float(inside.sum())])
     stretched = inside.copy()
     for first, last, cost in zip([-1, *known], [*known, len(inside) - 1], np.diff(sums), strict=True):
         part = slice(first + 1, last + 1)

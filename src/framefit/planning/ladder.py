@@ -44,8 +44,8 @@ def with_ladder(planned: Plan, replan: Replan, notify: Notify = silent) -> Plan:
     """
     workload = planned.workload
     changes = workload.announced()
-    asked = changes or workload.schedule.ladder or any(stream.rates_hz for stream in workload.streams)
-    if planned.timetable.ladder is not None or not asked:
+    request = changes or workload.schedule.ladder or any(stream.rates_hz for stream in workload.streams)
+    if planned.timetable.ladder is not None or not request:
         return planned
     if any(len(model.replicas) > 1 for model in planned.timetable.models):
         # It was made when no further timetables were asked for, which have one cut of each model in common.
@@ -121,26 +121,26 @@ def _for_rates(planned: Plan, workload: Workload, replan: Replan) -> Plan:
     """
     several = len(planned.timetable.units) > 1
     # On one unit the layer that binds is named; what would help on several is for models that are placed anew.
-    found = replan(_request(planned, workload, explained=not several))
-    if not found.timetable.feasible:
+    plan = replan(_request(planned, workload, explained=not several))
+    if not plan.timetable.feasible:
         placed = f" where they are placed for {_rates_text(planned.workload)}" if several else ""
         raise InfeasibleError(
-            f"the models do not fit at {_rates_text(workload)}{placed}: {found.timetable.binding_constraint}",
+            f"the models do not fit at {_rates_text(workload)}{placed}: {plan.timetable.binding_constraint}",
             where=planned.app,
             remedy="change to a lower rate, or leave the change out",
         )
-    return found
+    return plan
 
 
 def _rungs(planned: Plan, workload: Workload, replan: Replan, notify: Notify) -> list[tuple[Plan, tuple[float, float]]]:
     """Plans for launches that take longer, as far as there are any."""
-    found = []
+    rungs = []
     for covers in COVERED:
         notify(f"planning a rung for priority models x {covers[0]:g}, background models x {covers[1]:g}")
         one = replan(_request(planned, workload, covers, explained=False))
         if one.timetable.feasible:
-            found.append((one, covers))
-    return found
+            rungs.append((one, covers))
+    return rungs
 
 
 def _request(
@@ -175,11 +175,11 @@ def _fixed(planned: Plan) -> Workload:
 
 def _different(workloads: Sequence[Workload]) -> list[Workload]:
     """Those of different grids."""
-    found: list[Workload] = []
+    variants: list[Workload] = []
     for workload in workloads:
-        if all(workload.grid != one.grid for one in found):
-            found.append(workload)
-    return found
+        if all(workload.grid != one.grid for one in variants):
+            variants.append(workload)
+    return variants
 
 
 def _rates_text(workload: Workload) -> str:
@@ -210,13 +210,13 @@ def _in_same_layers(ways: Sequence[PlannedModel]) -> list[PlannedModel]:
     """A model as it is in each timetable; where it is whole, in the layers that another timetable cuts."""
     cut = next((way for way in ways if len(way.segments) > 1), ways[0])
     last = cut.segments[-1].span[1]
-    found = []
+    recut = []
     for way in ways:
         segments = way.segments
         if len(segments) == 1:
             segments = (msgspec.structs.replace(segments[0], span=(0, last)),)
-        found.append(msgspec.structs.replace(way, layers=cut.layers, segments=segments))
-    return found
+        recut.append(msgspec.structs.replace(way, layers=cut.layers, segments=segments))
+    return recut
 
 
 def _finest(ways: Sequence[tuple[PlannedModel, float]]) -> PlannedModel:

@@ -93,17 +93,17 @@ def _terms(entry: ModelEntry, traits: Traits) -> list[tuple[int, str]]:
     return terms
 
 
-def roles(found: Sequence[int], schedule: Schedule) -> list[bool]:
+def roles(numbers: Sequence[int], schedule: Schedule) -> list[bool]:
     """Which models are priority models.
 
     Args:
-        found: levels, in the order of the workload.
+        numbers: levels, in the order of the workload.
         schedule: ``num_priority`` takes that many of the highest (earlier models first
             among equals); else those from ``priority_threshold`` (5) on.
     """
     if schedule.num_priority is not None:
-        ranked = sorted(range(len(found)), key=lambda index: -found[index])
+        ranked = sorted(range(len(numbers)), key=lambda index: -numbers[index])
         chosen = set(ranked[: schedule.num_priority])
-        return [index in chosen for index in range(len(found))]
+        return [index in chosen for index in range(len(numbers))]
     threshold = _DEFAULT_THRESHOLD if schedule.priority_threshold is None else schedule.priority_threshold
-    return [level >= threshold for level in found]
+    return [level >= threshold for level in numbers]

@@ -148,10 +148,10 @@ def _within(
     """The partition of least cost whose boundaries cost at most so much; where there is none, of least cost."""
     best = None
     for weight in _BOUNDARY_WEIGHTS:
-        found = _cheapest(inside, boundary * weight)
-        best = best or found
-        if found is None or sum(boundary[first] for first, _ in found) <= most:
-            return found
+        runs = _cheapest(inside, boundary * weight)
+        best = best or runs
+        if runs is None or sum(boundary[first] for first, _ in runs) <= most:
+            return runs
     return best
 
 
@@ -186,13 +186,13 @@ def _most_equal(median: npt.NDArray[np.float64], segments: int) -> list[tuple[in
         cost = best[number - 1, :-1, None] + squares  # first piece x last piece
         came_from[number, 1:] = cost.argmin(axis=0)
         best[number, 1:] = cost.min(axis=0)
-    found = []
+    runs = []
     end = count
     for number in range(segments, 0, -1):
         begin = int(came_from[number, end])
-        found.append((begin, end - 1))
+        runs.append((begin, end - 1))
         end = begin
-    return found[::-1]
+    return runs[::-1]
 
 
 _MACS_PER_BYTE = 4  # one byte moved weighs as much as these: a core of 50 GMAC/s and 12 GB/s

@@ -122,13 +122,13 @@ def cheapest_paths(costs: Costs, model: int, prices: Floats, patience: Floats | 
     flat = best.reshape(batch, -1)
     last = flat.argmin(axis=1)  # of equals the one of the fewest stages
     stage, unit = np.divmod(last, units)
-    found = np.zeros((batch, pieces), np.int64)
+    assignment = np.zeros((batch, pieces), np.int64)
     rows = np.arange(batch)
     for piece in range(pieces - 1, -1, -1):
-        found[:, piece] = unit
+        assignment[:, piece] = unit
         source = came[piece, rows, stage, unit]
         unit, stage = np.where(source >= 0, source, unit), stage - (source >= 0)
-    return flat[rows, last], found
+    return flat[rows, last], assignment
 
 
 def _possible(costs: Costs, model: int) -> bool:
@@ -141,7 +141,7 @@ def _priced(costs: Costs, random: np.random.Generator, rounds: int) -> tuple[lis
     models = range(len(costs.duration_ns))
     center = np.full(costs.count, 1.0 / costs.count)
     bound, sigma = 0.0, 1.0
-    found: list[list[Units]] = [[] for _ in models]
+    candidates: list[list[Units]] = [[] for _ in models]
     start: list[Units] = [np.zeros(len(costs.duration_ns[m]), np.int64) for m in models]
     loads = np.zeros(costs.count)
     for round_ in range(rounds):
@@ -155,7 +155,7 @@ def _priced(costs: Costs, random: np.random.Generator, rounds: int) -> tuple[lis
         for model in models:
             own, units = cheapest_paths(costs, model, prices)
             ways.append(units)
-            found[model].append(units)
+            candidates[model].append(units)
             if model in costs.background:
                 cost += own
             else:
@@ -172,8 +172,8 @@ def _priced(costs: Costs, random: np.random.Generator, rounds: int) -> tuple[lis
     spread = center * np.exp(0.5 * random.standard_normal((_BATCH, costs.count)))
     patience = np.geomspace(1e-2, 1e3, _BATCH) / costs.count
     for model in costs.priority:
-        found[model].append(cheapest_paths(costs, model, spread, patience)[1])
-    pools = [costs.paths(m, np.unique(np.concatenate(found[m]), axis=0)) for m in models]
+        candidates[model].append(cheapest_paths(costs, model, spread, patience)[1])
+    pools = [costs.paths(m, np.unique(np.concatenate(candidates[m]), axis=0)) for m in models]
     for model in costs.priority:
         in_time = costs.late_ns({model: pools[model].units}, [model]) == 0
         if in_time.any():
@@ -334,12 +334,12 @@ def _beside(costs: Costs, model: int, path: Paths) -> Paths:
     """Ways beside one: a boundary moved, a stage on another unit, an end of a stage split off."""
     units = path.units[0]
     count, edges = len(units), [0, *(np.flatnonzero(np.diff(units)) + 1), len(units)]
-    found = [units]
+    variants = [units]
 
     def with_run(first: int, last: int, unit: int) -> None:
         changed = units.copy()
         changed[first:last] = unit
-        found.append(changed)
+        variants.append(changed)
 
     for edge in edges[1:-1]:
         for shift in _SHIFTS:
@@ -353,7 +353,7 @@ def _beside(costs: Costs, model: int, path: Paths) -> Paths:
                 for inner in range(first + 1, last):
                     with_run(first, inner, unit)
                     with_run(inner, last, unit)
-    ways = np.unique(np.array(found), axis=0)
+    ways = np.unique(np.array(variants), axis=0)
     supported = np.isfinite(costs.duration_ns[model])[np.arange(count), ways].all(axis=1)
     few = np.count_nonzero(np.diff(ways, axis=1), axis=1) < costs.problem.slots
     return costs.paths(model, ways[supported & few])
@@ -405,11 +405,11 @@ def solve(problem: Problem, *, time_limit_s: float = 10.0) -> Placement:
     if math.isinf(best[0]) or (best[0] == 0 and bound * best[1] <= 1 + _ENOUGH):
         return costs.placement(chosen, bound, "solver")
     model = _Formulation(cp_model, costs, chosen, bound)
-    found, load_bound = model.solved(max(time_limit_s - (time.monotonic() - begun), 0.1))
-    if found is not None:
-        found = polish(costs, found)
-        if costs.rank(found) < best:
-            chosen = found
+    solution, load_bound = model.solved(max(time_limit_s - (time.monotonic() - begun), 0.1))
+    if solution is not None:
+        solution = polish(costs, solution)
+        if costs.rank(solution) < best:
+            chosen = solution
     return costs.placement(chosen, min(bound, 1 / load_bound if load_bound > 0 else 1.0), "solver")
 
 
@@ -451,11 +451,11 @@ class _Formulation:
         load_bound = (solver.best_objective_bound - 1) / _SCALE  # T was rounded up
         if status not in (self.cp_model.OPTIMAL, self.cp_model.FEASIBLE):
             return None, load_bound
-        found = []
+        paths = []
         for index, rows in enumerate(self.on):
             units = [next(u for u, literal in row.items() if solver.boolean_value(literal)) for row in rows]
-            found.append(self.costs.paths(index, np.array([units])))
-        return found, load_bound
+            paths.append(self.costs.paths(index, np.array([units])))
+        return paths, load_bound
 
     def _assigned(self, index: int, hint: Paths) -> list[dict[int, Any]]:
         """Literals of each piece on each unit that supports it, and the changes between pieces."""

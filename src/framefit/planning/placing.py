@@ -416,15 +416,17 @@ class Placing:
         """
         limit_s = min(self._fixes_s, _FIX_S)
         if refused.refusal is not None and limit_s > 0 and not self._kept and _solver_installed():
-            search, found = PrioritySearch(candidates, beat, tuple(self._units), limit_s, silent), refused
+            search, timetable = PrioritySearch(candidates, beat, tuple(self._units), limit_s, silent), refused
             for schedule in search.schedules():
                 placed = [schedule.placed(candidate) for candidate in candidates]
-                found = first_fit(placed, dataclasses.replace(beat, layout=schedule.layout), self._rooms, self._mode)
-                if found.feasible:
+                timetable = first_fit(
+                    placed, dataclasses.replace(beat, layout=schedule.layout), self._rooms, self._mode
+                )
+                if timetable.feasible:
                     break
             self._fixes_s -= search.spent_s
-            if search.proved or found.feasible:
-                return found
+            if search.proved or timetable.feasible:
+                return timetable
         return first_fit(candidates, beat, self._rooms, self._mode)
 
     def _freed(self, timetable: Timetable, tasks: Sequence[SegmentedModel], beat: Beat) -> list[Fix]:

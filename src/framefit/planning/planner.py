@@ -203,8 +203,8 @@ class _Planner:
                 continue
             relegated.append(task)
             changed = [dataclasses.replace(one, priority=False) if one.name == task.name else one for one in changed]
-            ranked, found = placing.place(self._in_order(changed), beat)
-            if found.feasible:
+            ranked, other = placing.place(self._in_order(changed), beat)
+            if other.feasible:
                 self.warnings += [
                     f"{one.name} takes {durations[one.name] / 1e6:.3g} ms, and frames of other streams come meanwhile: "
                     f"it is cut and runs beside background models; a deadline of {held_ns / 1e6:.3g} ms holds by the "
@@ -212,7 +212,7 @@ class _Planner:
                     for one in relegated
                     for held_ns in [beat.of(one.name).deadline_ns or 0]
                 ]
-                return ranked, found
+                return ranked, other
         return tasks, timetable
 
     def _ranked(self, tasks: Sequence[SegmentedModel], durations: Sequence[int]) -> list[SegmentedModel]:
@@ -318,15 +318,15 @@ def _not_compared(timetable: Timetable) -> Timetable:
 
 def _waiting(timetable: Timetable, tasks: Sequence[SegmentedModel]) -> list[str]:
     """Where a background model will make a stream wait that a priority model reads too."""
-    count, found = timetable.hyperperiod_windows, []
+    count, texts = timetable.hyperperiod_windows, []
     for task in tasks:
         entry, streams = task.wired.entry, task.wired.in_step
         frames = {slot.frame for window in timetable.windows for slot in window.slots if slot.model == task.name}
         held = [other.name for other in tasks if other.priority and other.wired.in_step & streams]
         slow = len(frames) * entry.frames < count // entry.every
         if timetable.feasible and task.wired.when_full == "block" and not task.priority and held and slow:
-            found.append(
+            texts.append(
                 f"{task.name} is planned for {len(frames) * entry.frames} frames in {count} windows and makes its "
                 f"stream wait (when_full): {', '.join(held)} may have no frame in the others"
             )
-    return found
+    return texts

@@ -139,11 +139,11 @@ class PrioritySearch:
                 "searching for an order of the priority models" + (", cut where others come between" if cut else "")
             )
             formulation = _Formulation(self, self._models(cut=cut, full=full), cut=cut)
-            status, found = formulation.solved(limit_s)
+            status, schedule = formulation.solved(limit_s)
             self.spent_s = time.monotonic() - self._begun
             self._impossible = status == "impossible"
-            if found is not None:
-                yield found
+            if schedule is not None:
+                yield schedule
             elif status == "impossible" and cut and not full:
                 self.proved = True
                 return
@@ -322,7 +322,7 @@ class PrioritySearch:
         """Of a background model's pieces those that need most: what fits for them fits for all."""
         if self.beat.preemptive:
             return [[1 if any(candidate.supported[unit]) else None for unit in self.units]]
-        found: list[list[int | None]] = []
+        rooms: list[list[int | None]] = []
         for piece in range(len(candidate.names)):
             row: list[int | None] = []
             for unit in self.units:
@@ -330,9 +330,9 @@ class PrioritySearch:
                 inside = max(float(own.median_ns[piece] - beside(own.boundary_ns)[piece]), 0.0)
                 ns = math.ceil(inside * float(own.quantile_ns[piece] / max(own.median_ns[piece], 1)))
                 row.append(self.beat.needed_ns(ns) + self.beat.guard_ns if candidate.supported[unit][piece] else None)
-            found.append(row)
+            rooms.append(row)
         kept: list[list[int | None]] = []
-        for row in sorted(found, key=lambda row: -min((ns for ns in row if ns is not None), default=0)):
+        for row in sorted(rooms, key=lambda row: -min((ns for ns in row if ns is not None), default=0)):
             if not any(_covers(other, row) for other in kept):
                 kept.append(row)
         return kept

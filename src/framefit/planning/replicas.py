@@ -126,8 +126,8 @@ class _Replicating:
         first = self._arranged[0]
         if not first.timetable.feasible:
             return None
-        found = (self._beside(priority) for priority in self._placed())
-        ranked = sorted((one for one in found if one is not None), key=lambda one: -one.least)[:_COMPARED]
+        shares = (self._beside(priority) for priority in self._placed())
+        ranked = sorted((one for one in shares if one is not None), key=lambda one: -one.least)[:_COMPARED]
         self._notify("comparing replicas")
         played = self._played(ranked)
         least = self._rate(first.timetable.models) * GAIN
@@ -223,12 +223,12 @@ class _Replicating:
     def _played(self, ranked: Sequence[_Beside]) -> list[_Played]:
         """Those that serve most first; of what serves nearly the same the one of fewer replicas."""
         lengths = self._search.lengths()[:_LENGTHS]
-        found: list[list[_Played]] = []
+        groups: list[list[_Played]] = []
         for each in ranked:
             beside = self._shared(each, _PRICES, _ROUNDS) or each
-            found.append([one for length in lengths for one in self._made(beside, length, 1)])
-        found = sorted((ways for ways in found if ways), key=lambda ways: -max(one.least for one in ways))
-        for ways in found[:_PLAYED]:
+            groups.append([one for length in lengths for one in self._made(beside, length, 1)])
+        groups = sorted((ways for ways in groups if ways), key=lambda ways: -max(one.least for one in ways))
+        for ways in groups[:_PLAYED]:
             best = max(ways, key=lambda one: one.least)
             for copies in (2, 3):
                 ways += self._made(best.beside, best.longest_ns, copies)
@@ -237,7 +237,7 @@ class _Replicating:
             again = self._shared(dataclasses.replace(best.beside, capacity_ns=capacity), _PRICES, _ROUNDS)
             if again is not None:
                 ways += [one for copies in (1, 2, 3) for one in self._made(again, best.longest_ns, copies)]
-        played = _preferred(list(itertools.chain.from_iterable(found)))[:_AGAIN]
+        played = _preferred(list(itertools.chain.from_iterable(groups)))[:_AGAIN]
         return _preferred([again for one in played for again in self._play(one, _WINDOWS * _LONGER)])
 
     def _made(self, beside: _Beside, longest_ns: int | None, copies: int) -> list[_Played]:

@@ -69,15 +69,15 @@ class Reserved:
         it is as late as priority models may be that take longer than their quantiles: else a segment that fits
         exactly would wait for a window in which they do not.
         """
-        guard_ns, found = self.beat.guard_ns, list[list[Span]]()
+        guard_ns, windows = self.beat.guard_ns, list[list[Span]]()
         for length, busy in zip(self.lengths_ns, self._busy(unit), strict=True):
             now, spans = 0 if busy and busy[0][0] == 0 else self.beat.late_ns, []
             for start, end in [*busy, (length, length)]:
                 if min(start, length) - guard_ns > now:
                     spans.append((now, min(start, length) - guard_ns))
                 now = max(now, end)
-            found.append(spans)
-        return found
+            windows.append(spans)
+        return windows
 
     def spans(self, unit: str) -> Spans:
         """The same, as bounds on waits and ages take it; without what sporadic models may take of it."""
@@ -97,7 +97,7 @@ class Reserved:
 
     def taken_ns(self, unit: str) -> list[int]:
         """How much of each window's time on a unit is reserved."""
-        found = [0] * len(self.windows)
+        sums = [0] * len(self.windows)
         for window, periods in enumerate(self.windows):
             for period in periods:
                 if period.unit != unit:
@@ -105,13 +105,13 @@ class Reserved:
                 start, end, at = period.start_ns, period.end_ns, window
                 while end > 0:
                     length = self.lengths_ns[at] if not self.beat.even else end
-                    found[at] += max(min(end, length) - min(max(start, 0), length), 0)
+                    sums[at] += max(min(end, length) - min(max(start, 0), length), 0)
                     start, end, at = start - length, end - length, (at + 1) % len(self.windows)
-        return found if self.beat.even else [min(ns, n) for ns, n in zip(found, self.lengths_ns, strict=True)]
+        return sums if self.beat.even else [min(ns, n) for ns, n in zip(sums, self.lengths_ns, strict=True)]
 
     def _busy(self, unit: str) -> list[list[tuple[int, int]]]:
         """Of each window: from when until when, at worst, its unit is with priority models; cut at its release."""
-        found: list[list[tuple[int, int]]] = [[] for _ in self.windows]
+        windows: list[list[tuple[int, int]]] = [[] for _ in self.windows]
         for window, (periods, ends) in enumerate(zip(self.windows, self.free_ns, strict=True)):
             for period, worst in zip(periods, ends, strict=True):
                 if period.unit != unit:
@@ -120,11 +120,11 @@ class Reserved:
                 while True:
                     length = self.lengths_ns[at]
                     if start < length or self.beat.even:
-                        found[at].append((max(start, 0), end))
+                        windows[at].append((max(start, 0), end))
                     start, end, at = start - length, end - length, (at + 1) % len(self.windows)
                     if end <= 0 or self.beat.even:
                         break
-        return [sorted(busy) for busy in found]
+        return [sorted(busy) for busy in windows]
 
 
 def reserve(beat: Beat, priority: Sequence[PlannedModel]) -> Reserved:
@@ -138,10 +138,10 @@ def reserve(beat: Beat, priority: Sequence[PlannedModel]) -> Reserved:
     ordered = in_order(in_turn(beat, priority) if several else priority)  # on one unit the order of equals is free
     layout = beat.layout if beat.layout is not None and _matches(beat, ordered, beat.layout) else None
     if beat.even and layout is None:
-        found = _in_windows(beat, ordered)
-        if found.slack_ns < 0 and len({beat.of(model.name).deadline_ns for model in ordered}) > 1:
-            found = max(found, _in_windows(beat, _by_deadline(beat, ordered)), key=lambda one: one.slack_ns)
-        return found
+        reserved = _in_windows(beat, ordered)
+        if reserved.slack_ns < 0 and len({beat.of(model.name).deadline_ns for model in ordered}) > 1:
+            reserved = max(reserved, _in_windows(beat, _by_deadline(beat, ordered)), key=lambda one: one.slack_ns)
+        return reserved
     return _over_windows(beat, ordered, layout)
 
 
@@ -213,15 +213,15 @@ def _frame(beat: Beat, model: PlannedModel, window: int, frames: Mapping[str, in
 
 def _repeats(beat: Beat, ordered: Sequence[PlannedModel]) -> dict[str, int]:
     """After how many patterns of windows each model is due in the same ones."""
-    found: dict[str, int] = {}
+    repeats: dict[str, int] = {}
     for model in ordered:
         demand = beat.of(model.name)
         if model.after:
-            found[model.name] = demand.every * math.lcm(*(found.get(name, 1) for name in model.after))
+            repeats[model.name] = demand.every * math.lcm(*(repeats.get(name, 1) for name in model.after))
         else:
             releases = len(beat.pattern_ns) if demand.releases is None else max(len(demand.releases), 1)
-            found[model.name] = math.lcm(releases, demand.every) // releases
-    return found
+            repeats[model.name] = math.lcm(releases, demand.every) // releases
+    return repeats
 
 
 # Windows that are alike ---------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def _in_windows(beat: Beat, ordered: Sequence[PlannedModel]) -> Reserved:
     begins when the tensors of the one before are there; a period that does not follow another one at once
     begins with a wake-up.
     """
-    found = Reserved(beat, [], [], [])
+    reserved = Reserved(beat, [], [], [])
     for window in range(repetition(beat, ordered)):
         periods = _laid_out(beat, due_in(beat, ordered, window))
         shift = _shift_ns(beat, periods, beat.window_ns)
@@ -246,10 +246,10 @@ def _in_windows(beat: Beat, ordered: Sequence[PlannedModel]) -> Reserved:
         for period in periods:
             taken[period.unit] += period.end_ns - period.start_ns
             free.append(period.end_ns + math.ceil(beat.excess_ratio * taken[period.unit]))
-        found.windows.append(periods)
-        found.done_ns.append([p.end_ns + math.ceil(beat.excess_ratio * (p.end_ns - first)) for p in periods])
-        found.free_ns.append(free)
-    return found
+        reserved.windows.append(periods)
+        reserved.done_ns.append([p.end_ns + math.ceil(beat.excess_ratio * (p.end_ns - first)) for p in periods])
+        reserved.free_ns.append(free)
+    return reserved
 
 
 def _by_deadline(beat: Beat, ordered: Sequence[PlannedModel]) -> list[PlannedModel]:
@@ -425,13 +425,13 @@ def _with_neighbours(beat: Beat, frames: Sequence[Due], total_ns: int) -> list[D
     numbers: dict[str, list[int]] = defaultdict(list)
     for number, frame in enumerate(frames):
         numbers[frame.model].append(number)
-    found = []
+    neighbours = []
     for number, frame in enumerate(frames):
         own, place = numbers[frame.model], numbers[frame.model].index(number)
         later = place + max(beat.of(frame.model).queue, 1)
         following = frames[own[later % len(own)]].release_ns + total_ns * (later // len(own))
-        found.append(replace(frame, start_by_ns=following - 1, before=(own[place - 1], int(place == 0))))
-    return found
+        neighbours.append(replace(frame, start_by_ns=following - 1, before=(own[place - 1], int(place == 0))))
+    return neighbours
 
 
 def _over_windows(beat: Beat, ordered: Sequence[PlannedModel], layout: Layout | None) -> Reserved:
@@ -456,7 +456,7 @@ def _settled(beat: Beat, frames: Sequence[Due], sequence: Order, total_ns: int, 
     late, excess = beat.late_ns, beat.excess_ratio
     free: dict[str, int] = {}
     worst_free: dict[str, int] = {}
-    found: list[dict[tuple[int, int], tuple[int, int, int]]] = []
+    repetitions: list[dict[tuple[int, int], tuple[int, int, int]]] = []
     for repeat in range(_REPEATED):
         at = repeat * total_ns
         placed: dict[tuple[int, int], tuple[int, int, int]] = {}
@@ -477,7 +477,7 @@ def _settled(beat: Beat, frames: Sequence[Due], sequence: Order, total_ns: int, 
             if not part and frame.before is not None and frame.units > 1:
                 # What crosses units is there once: the frame before has to be done with it.
                 last, earlier = frame.before
-                known = (found[-1] if found else {}) if earlier else placed
+                known = (repetitions[-1] if repetitions else {}) if earlier else placed
                 key, shift = (last, len(frame.parts) - 1), at - earlier * total_ns if earlier else 0
                 if key in known:
                     _, end, worst_end = known[key]
@@ -489,13 +489,13 @@ def _settled(beat: Beat, frames: Sequence[Due], sequence: Order, total_ns: int, 
             worst_end = max(worst, begin, worst_free.get(own.unit, 0)) + length + math.ceil(excess * length)
             placed[number, part] = begin, end, worst_end
             free[own.unit], worst_free[own.unit] = end, worst_end
-        found.append({key: (b - at, e - at, w - at) for key, (b, e, w) in placed.items()})
+        repetitions.append({key: (b - at, e - at, w - at) for key, (b, e, w) in placed.items()})
         rests = max([0, *worst_free.values()]) < at + total_ns
-        if rests or (repeat and found[-1] == found[-2]):
+        if rests or (repeat and repetitions[-1] == repetitions[-2]):
             break
-    settled = rests or found[-1] == found[-2]
+    settled = rests or repetitions[-1] == repetitions[-2]
     windows: list[list[tuple[int, int, int, str, str]]] = [[] for _ in range(count)]
-    for (number, part), (begin, end, worst_end) in found[-1].items():
+    for (number, part), (begin, end, worst_end) in repetitions[-1].items():
         frame = frames[number]
         begin, end, worst_end = (ns - frame.release_ns for ns in (begin, end, worst_end))
         windows[frame.window].append((begin, end, worst_end, frame.parts[part].unit, frame.model))
@@ -518,16 +518,16 @@ Placed = tuple[int, int, int, str, str]  # begin, end, latest end, unit and mode
 
 def _positioned(beat: Beat, windows: Sequence[Sequence[Placed]]) -> list[list[Placed]]:
     """Periods moved to where they are wanted, in windows that hold theirs and no others."""
-    found, carried_ns = [], 0
+    positions, carried_ns = [], 0
     for window, length in zip(windows, itertools.cycle(beat.pattern_ns), strict=False):
         ends = max((worst for _, _, worst, *_ in window), default=0)
         shift = 0
         if carried_ns <= 0 and ends <= length:
             periods = [PriorityPeriod(unit=u, start_ns=b, end_ns=e, model=m) for b, e, _, u, m in window]
             shift = min(_shift_ns(beat, periods, length), length - ends)
-        found.append([(b + shift, e + shift, worst + shift, u, m) for b, e, worst, u, m in window])
+        positions.append([(b + shift, e + shift, worst + shift, u, m) for b, e, worst, u, m in window])
         carried_ns = max(carried_ns, ends) - length
-    return found
+    return positions
 
 
 # Earliest deadline with look-ahead ------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def waits(
         spans: unit -> where background segments may run, no events considered; of the units of sporadic models.
         background: models as they are cut.
     """
-    found: dict[str, Wait] = {}
+    longest: dict[str, Wait] = {}
     for model in beat.events:
         unit = model.segments[0].unit
         behind = [] if beat.preemptive else [s.duration_ns for m in background for s in m.segments if s.unit == unit]
@@ -91,13 +91,13 @@ def waits(
         wait = _wait(here, _own(model), max([0, *behind, *_behind(beat, model)]), beat.late_ns)
         if wait is None:
             return (
-                found,
+                longest,
                 f"an event of sporadic model {model.name!r} may wait for ever: the residuals have no room for it",
             )
-        found[model.name] = wait
+        longest[model.name] = wait
         if wait.ns > _within_ns(beat, model):
-            return found, _too_long(beat, here, model, wait)
-    return found, None
+            return longest, _too_long(beat, here, model, wait)
+    return longest, None
 
 
 def longest_blocking_ns(beat: Beat, spans: Spans, unit: str) -> int | None:

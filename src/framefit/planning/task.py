@@ -112,13 +112,13 @@ class SegmentedModel:
         """The model with the segments of one replica each; itself where there is one."""
         if not self.replicas:
             return (self,)
-        found = []
+        parts = []
         for number in dict.fromkeys(self.replicas):
             its = [place for place, replica in enumerate(self.replicas) if replica == number]
             units = [self.placed[place] for place in its]
             part = self.put(tuple(self.bounds[place] for place in its), units, self.slots)
-            found.append(dataclasses.replace(part, replica=number))
-        return tuple(found)
+            parts.append(dataclasses.replace(part, replica=number))
+        return tuple(parts)
 
     def whole(self, compiler: Compiler) -> Execution:
         """The uncut model; in as few parts as units need where none has all of it."""
@@ -306,15 +306,15 @@ def with_memory(
         for name, count in task.memory_bytes(separate=apart).items():
             needed[name] += count * ratio
         needed[task.units[0]] += given_bytes(task.wired, timetable) * ratio
-    found = {name: math.ceil(count) for name, count in needed.items()}
-    timetable = msgspec.structs.replace(timetable, memory_bytes=found)
-    over = next((name for name, count in found.items() if count > limits.get(name, count)), None)
+    memory = {name: math.ceil(count) for name, count in needed.items()}
+    timetable = msgspec.structs.replace(timetable, memory_bytes=memory)
+    over = next((name for name, count in memory.items() if count > limits.get(name, count)), None)
     if over is None or not timetable.feasible:
         return timetable
     return msgspec.structs.replace(
         timetable,
         feasible=False,
-        binding_constraint=f"the models' tensors take {found[over] / 2**20:.2f} MiB on unit {over!r}, which has "
+        binding_constraint=f"the models' tensors take {memory[over] / 2**20:.2f} MiB on unit {over!r}, which has "
         f"{limits[over] / 2**20:.2f} MiB",
     )
 

@@ -80,9 +80,9 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
         ages, queued, problem, aged = _ages(beat, models, laid_out, free)
     filled = Filled([[] for _ in reserved], [], slack)
     if problem is None and background:
-        found = fill(beat, in_order(background), free, delivered(priority, reserved))
-        if all(found.launches):
-            filled, slack = _as_given(found, background), min(slack, found.idle_ns)
+        playback = fill(beat, in_order(background), free, delivered(priority, reserved))
+        if all(playback.launches):
+            filled, slack = _as_given(playback, background), min(slack, playback.idle_ns)
         else:
             problem = f"the background models do not all get a frame done within {MOST_WINDOWS} windows"
     windows = []
@@ -143,17 +143,17 @@ def unit_memory(models: Sequence[PlannedModel]) -> dict[str, int]:
     Of each stage the largest that its segments hand on to each other (one frame of it is there at a time), and
     what crosses to or from another unit once for each of the model's ``slots``.
     """
-    found: dict[str, int] = {}
+    memory: dict[str, int] = {}
     for model in itertools.chain.from_iterable(model.replicas for model in models):
         stages = model.stages
         copies = model.slots if len(stages) > 1 else 1
         for stage in stages:
             inner = max((segment.boundary_bytes for segment in stage[:-1]), default=0)
-            found[stage[0].unit] = found.get(stage[0].unit, 0) + inner
+            memory[stage[0].unit] = memory.get(stage[0].unit, 0) + inner
         for before, after in itertools.pairwise(stages):
             for unit in (before[-1].unit, after[0].unit):
-                found[unit] += before[-1].boundary_bytes * copies
-    return found
+                memory[unit] += before[-1].boundary_bytes * copies
+    return memory
 
 
 def _kept(free: Sequence[Sequence[Span]], events: int) -> list[list[Span]]:
@@ -229,10 +229,10 @@ def room_text(beat: Beat) -> str:
     return f"the residual less guard, in which events of {names} have to be in time, leaves segments of"
 
 
-def _as_given(found: Filled, background: Sequence[PlannedModel]) -> Filled:
+def _as_given(filling: Filled, background: Sequence[PlannedModel]) -> Filled:
     """Launches in the order of the models, not of what reads what."""
-    launches = dict(zip((model.name for model in in_order(background)), found.launches, strict=True))
-    return Filled(found.windows, [launches[model.name] for model in background], found.idle_ns)
+    launches = dict(zip((model.name for model in in_order(background)), filling.launches, strict=True))
+    return Filled(filling.windows, [launches[model.name] for model in background], filling.idle_ns)
 
 
 def _residuals(
@@ -578,7 +578,7 @@ def instructions(timetable: Timetable) -> dict[str, tuple[Instruction, ...]]:
     """
     models = {model.name: model for model in timetable.models}
     begun: dict[tuple[str, int], list[int]] = {}  # frames of each replica, in order
-    found: dict[str, list[Instruction]] = {unit: [] for unit in timetable.units}
+    lists: dict[str, list[Instruction]] = {unit: [] for unit in timetable.units}
     parts: dict[tuple[str, int, int], list[tuple[int, Slot]]] = {}
     for window in timetable.windows:
         for slot in window.slots:
@@ -591,8 +591,8 @@ def instructions(timetable: Timetable) -> dict[str, tuple[Instruction, ...]]:
         if slot.frame not in frames:
             frames.append(slot.frame)
         number = frames.index(slot.frame) if len(model.replicas) > 1 else slot.frame
-        found[slot.unit] += _of_launch(models, model, index, slot, number % model.slots)
-    return {unit: tuple(steps) for unit, steps in found.items()}
+        lists[slot.unit] += _of_launch(models, model, index, slot, number % model.slots)
+    return {unit: tuple(steps) for unit, steps in lists.items()}
 
 
 def _of_launch(
