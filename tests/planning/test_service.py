@@ -30,6 +30,14 @@ def test_time_that_the_model_in_turn_cannot_use_goes_to_the_next_that_fits() -> 
     assert rotation.choose([9, 8, 3], 10) == 0
 
 
+def test_a_segment_whose_own_guard_is_shorter_may_reach_into_the_longest_one() -> None:
+    """What it needs before the longest guard is less than nothing then, and it fits where nothing is left but that."""
+    rotation = Rotation(3)
+    assert rotation.choose([5, -3, -4], 0) == 1
+    assert rotation.choose([5, -3, -4], -4) == 2
+    assert rotation.choose([5, -3, -4], -5) is None
+
+
 def test_of_several_that_fit_the_longest_uses_what_is_left() -> None:
     """A shorter one may still fit after it; of equals it is the next in turn."""
     rotation = Rotation(4)

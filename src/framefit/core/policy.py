@@ -10,6 +10,7 @@ __all__ = ["Rotation", "turns_between", "turns_in_proportion"]
 
 _MOST_TURNS = 8  # of a model in a round: bounds on ages count whole rounds
 _WRONG = 0.1  # largest error of a share
+_EVER = 1 << 62
 
 
 class Rotation:
@@ -40,8 +41,8 @@ class Rotation:
         """Choose the model whose next segment starts now.
 
         Args:
-            needed_ns: for each model the quantile of its next segment, or ``None``
-                if it has nothing to do.
+            needed_ns: for each model what its next segment needs, which may be less than nothing where its own guard
+                is shorter than the one that ``room_ns`` leaves, or ``None`` if it has nothing to do.
             room_ns: time before the next reserved instant, less guard.
 
         Returns:
@@ -57,7 +58,7 @@ class Rotation:
         due = needed_ns[self.turn] if needed_ns else None
         if due is not None and due <= room_ns:
             return self.turn
-        chosen, longest = None, -1
+        chosen, longest = None, -_EVER
         for step in range(len(self._order)):  # of equals the next in turn
             model = self._order[(self._place + step) % len(self._order)]
             needed = needed_ns[model]
