@@ -34,7 +34,7 @@ import numpy.typing as npt
 import onnxruntime as ort
 from stored import RESULTS, store
 
-from framefit import FramefitError, calibrate, measure
+from framefit import FramefitError, InputError, calibrate, measure
 from framefit.core.files import Record, read_record, write_record
 from framefit.core.latency_table import AuditedNetwork, LatencyTable, MachineCorrection, merged
 from framefit.core.model import Model
@@ -185,7 +185,11 @@ def estimates(visits: Sequence[Visit], paths: Sequence[Path], calibrated: Machin
             bare = msgspec.structs.replace(table, correction=None, audit=None, networks=())
             corrected = with_audit(bare, [], unit, networks)
             estimator = Estimator(corrected, unit, fallback=fallback, analytical=analytical_model(None, unit))
-            found.setdefault(seen.name, {})[predictor] = estimator.estimate(models[seen.name])
+            answers = found.setdefault(seen.name, {})
+            try:
+                answers[predictor] = estimator.estimate(models[seen.name])
+            except InputError as error:  # counts as 0 ns: beyond all limits
+                print(f"{seen.name}, {predictor}: {error}", flush=True)
     return found
 
 
@@ -199,8 +203,9 @@ def evaluated(visits: Sequence[Visit], found: dict[str, dict[str, LatencyEstimat
     for seen in visits:
         answers: dict[str, float] = {
             "measured": seen.table.networks[0].alone_ns,
+            **dict.fromkeys(("predicted", "built-in", "fallback"), 0.0),
             **{name: estimate.predicted_ns for name, estimate in found[seen.name].items()},
-            "plain": found[seen.name]["predicted"].plain_sum_ns,
+            "plain": seen.network.plain_sum_ns + seen.network.overhead_ns,
             "profiler": seen.profiled_ns,
             "macs": speed[seen.name] * seen.macs,
         }
@@ -212,10 +217,10 @@ def evaluated(visits: Sequence[Visit], found: dict[str, dict[str, LatencyEstimat
                 "in_turn_ns": seen.table.networks[0].in_turn_ns,
                 "error": {name: round(ns / seen.stopwatch_ns - 1, 4) for name, ns in answers.items()},
                 "held": {
-                    name: estimate.predicted_interval_ns[0] <= seen.stopwatch_ns <= estimate.predicted_interval_ns[1]
-                    for name, estimate in found[seen.name].items()
+                    name: name in found[seen.name] and held(found[seen.name][name], seen.stopwatch_ns)
+                    for name in ("predicted", "built-in", "fallback")
                 },
-                "fallback_coverage": found[seen.name]["fallback"].coverage_ratio,
+                "coverage": {name: estimate.coverage_ratio for name, estimate in found[seen.name].items()},
                 "seconds": round(seen.seconds, 1),
                 "warnings": seen.table.warnings,
             }
@@ -228,6 +233,11 @@ def evaluated(visits: Sequence[Visit], found: dict[str, dict[str, LatencyEstimat
         if name in rows[0]["held"]:
             figures[name]["intervals_hold"] = share(np.asarray([row["held"][name] for row in rows]))
     return {"networks": rows, "figures": figures}
+
+
+def held(estimate: LatencyEstimate, ns: float) -> bool:
+    """Whether a prediction's interval holds what was measured."""
+    return estimate.predicted_interval_ns[0] <= ns <= estimate.predicted_interval_ns[1]
 
 
 def share(hits: npt.NDArray[np.bool_]) -> dict[str, Any]:
