@@ -1,11 +1,11 @@
-"""Judges by the order of a trace's events alone whether the trace is of its program.
+"""Judges whether a trace is of its program, and which of several reconstructions explains it best.
 
-Two explanations of each track's events compete by likelihood. The first is a hidden Markov model whose states are the
-events of the program in their order (Rabiner, "A tutorial on hidden Markov models", 1989): from one received event to
-the next some are lost, and how many is as frequent as it is in this trace. The second knows no program: it predicts
-each event from the one before it, by what followed on equal ones so far (a Markov chain with the estimator of
-Krichevsky and Trofimov, "The performance of universal encoding", 1981). What a wrong program says of the order costs
-more than it gains, and no loss of events can make up for that.
+The program is judged by the order of events alone. Two explanations of each track's events compete by likelihood.
+The first is a hidden Markov model whose states are the events of the program in their order (Rabiner, "A tutorial on
+hidden Markov models", 1989): from one received event to the next some are lost, and how many is as frequent as it is
+in this trace. The second knows no program: it predicts each event from the one before it, by what followed on equal
+ones so far (a Markov chain with the estimator of Krichevsky and Trofimov, "The performance of universal encoding",
+1981). What a wrong program says of the order costs more than it gains, and no loss of events can make up for that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from numba import njit
 
 from framefit.core.events import EventType, Trace, unwrapped_ns
 from framefit.errors import InputError
-from framefit.profiling.sequence import Sequence
+from framefit.profiling.expectation import operation_positions
+from framefit.profiling.sequence import Reconstruction, Sequence
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -154,6 +155,69 @@ def _judge(trace: Trace, sequence: Sequence, *, named: bool) -> tuple[str | None
         if ahead > worse or abs(ahead) < 1.0:
             return None, -worse
     return _describe(trace, sequence, *first), -worse
+
+
+_SPURIOUS = 1e-3  # packets: devices lose them often, and make them up hardly ever
+_COARSE, _BINS = 0.7, 60.0  # width and number of the bins of deviations, linear near 0 and logarithmic beyond
+_NEW_LENGTH = 5.0  # losses that a length not seen so far counts for
+
+
+def log_likelihood(reconstruction: Reconstruction, trace: Trace, sequence: Sequence) -> float:
+    """Return the logarithm of the likelihood of a trace by a reconstruction of it, to be compared with others.
+
+    Judged are the lengths of losses, the times between packets of a track that follow each other, and the packets that
+    have no place. What is usual is learned from the reconstruction itself, packet by packet (Dawid, "Statistical
+    theory: the prequential approach", 1984): delays of any distribution may be usual.
+    """
+    if len(trace) < 2:
+        return 0.0
+    time_ns, log = unwrapped_ns(trace.time_ns, trace.meta), reconstruction.log
+    sends = np.repeat(sequence.recorded(trace.meta.selected_kinds), 2)
+    edge = 2 * operation_positions(log, sequence)
+    edge, packet = np.concatenate([edge, edge + 1]), np.concatenate([log.start_event, log.end_event])
+    launch = np.tile(log.inference, 2)
+    received = packet >= 0
+    edge, packet, launch = edge[received], packet[received], launch[received]
+    programs = np.zeros(1, np.int64) if sequence.launch_program is None else sequence.launch_program.astype(np.int64)
+    unmatched = len(trace) - len(packet)
+    result = unmatched * (np.log(_SPURIOUS / 4) - np.log(max(float(np.median(np.diff(np.sort(time_ns)))), 1.0)))
+    for track in range(sequence.tracks):
+        mine = sends & np.repeat(sequence.track == track, 2)
+        number = np.cumsum(mine) - 1
+        before = np.concatenate([[0], np.cumsum(mine)])[2 * sequence.first]
+        events = np.concatenate([np.flatnonzero(mine[2 * a : 2 * b]) + 2 * a for a, b in _bounds(sequence, programs)])
+        begin = np.cumsum([0, *np.diff(before)[programs]])
+        here = np.flatnonzero(mine[edge])
+        if len(here) < 2 or not len(events):
+            continue
+        program = np.searchsorted(2 * sequence.first, edge[here], "right") - 1
+        cycle, turn = (launch[here], 0) if len(begin) > 2 else (0, launch[here])
+        place = begin[cycle] + number[edge[here]] - before[program] + turn * len(events)
+        by_place = np.argsort(place, kind="stable")
+        place, edges, times = place[by_place], edge[here][by_place], time_ns[packet[here]][by_place]
+        lost, took = np.diff(place) - 1, np.maximum(np.diff(times), 0).astype(np.float64)
+        usual = np.repeat(sequence.expected_ns, 2) * np.tile([0, 1], len(sequence.expected_ns))
+        direct, into = lost == 0, edges[1:]
+        by_edge = np.flatnonzero(direct)[np.lexsort((took[direct], into[direct]))]
+        seen, first, count = np.unique(into[by_edge], return_index=True, return_counts=True)
+        usual[seen] = (took[by_edge][first + (count - 1) // 2] + took[by_edge][first + count // 2]) / 2
+        until = np.cumsum(usual[events])
+        nominal = np.diff(until[place % len(events)] + place // len(events) * until[-1])
+        least = trace.meta.resolution_ns
+        deviation = np.log((took + least) / (nominal + least))
+        width = max(float(np.median(np.abs(deviation[direct]))) if direct.any() else 0.0, 0.005)
+        kind = np.where(direct, into % 2, 2)
+        interval = kind * 1000 + np.round(np.arcsinh(deviation / width) / _COARSE).astype(np.int64)
+        chance = (_earlier_equal(interval) + 2 / _BINS) / (_earlier_equal(kind) + 2)
+        result += float(np.sum(np.log(chance / (_COARSE * np.hypot(width, deviation) * (took + least)))))
+        rare = _NEW_LENGTH / ((lost + 1) * (lost + 2))
+        result += float(np.sum(np.log((_earlier_equal(lost) + rare) / (np.arange(len(lost)) + _NEW_LENGTH))))
+    return float(result)
+
+
+def _bounds(sequence: Sequence, programs: Ints) -> Iterator[tuple[int, int]]:
+    """Yield where the operations of each of some programs begin and end."""
+    yield from zip(sequence.first[programs].tolist(), sequence.first[programs + 1].tolist(), strict=True)
 
 
 def _describe(trace: Trace, sequence: Sequence, track: _TrackOrder, at: int, places: Ints) -> str:

@@ -30,7 +30,7 @@ from framefit.profiling.expectation import (
     operation_positions,
 )
 from framefit.profiling.formats.readers import ReadTrace, read_trace
-from framefit.profiling.order import check_order
+from framefit.profiling.order import check_order, log_likelihood
 from framefit.profiling.pairing import pair_events
 from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 from framefit.profiling.totals import MaskedRepair, Sums
@@ -125,7 +125,7 @@ def _idle_times(log: OperationLog, unit: Ints, names: list[str]) -> dict[str, Pe
 
 
 Method = Literal["align", "rule"]
-_WORSE = 0.02  # of the packets: beyond it durations are not as the program expects at all
+_WORSE = 20.0  # nats by which alignment may be behind: where both are alike, its times are better
 
 
 @dataclass(frozen=True)
@@ -312,22 +312,22 @@ def _reconstruct(
     """
     if launches is not None and (paired := _pair_complete(trace, program, launches)) is not None:
         return paired
-    spurious: int | None = None
+    by_rule: Reconstruction | None = None
     if method == "rule" or not (trace.meta.lost_events or len(trace.loss_after)):
         by_rule = rule.reconstruct(trace, sequence, program.rule_offsets_ns)
-        spurious, complete = by_rule.counts.spurious, is_complete(by_rule, trace, sequence)
+        complete = is_complete(by_rule, trace, sequence)
         if method == "rule" or complete:
             return dataclasses.replace(by_rule, calibrated=complete)
     from framefit.profiling.align import aligner as align  # compiled loops: only where they are needed
 
     aligned = align.reconstruct(trace, sequence, confidence=confidence)
-    if spurious is not None and aligned.counts.spurious > spurious + _WORSE * len(trace):
-        note = (
-            f"alignment found no place for {aligned.counts.spurious} packets, matching in order only for {spurious}: "
-            "compare with --method rule"
-        )
-        aligned = dataclasses.replace(aligned, warnings=(*aligned.warnings, note))
-    return aligned
+    if by_rule is None or log_likelihood(aligned, trace, sequence) > log_likelihood(by_rule, trace, sequence) - _WORSE:
+        return aligned
+    note = (
+        "the order of the events alone explains the trace better than their times do, which are not as expected: "
+        "events are matched in order, and lost ones are placed by rule"
+    )
+    return dataclasses.replace(by_rule, warnings=(*by_rule.warnings, note))
 
 
 def _pair_complete(trace: Trace, program: Program, launches: Launches) -> Reconstruction | None:

@@ -26,6 +26,7 @@ _EXTENDED = 0.7  # probability that a gap goes on, before one was seen
 _LONG_RATIO = 1e-2  # least part of gaps that are long
 _SYMBOLS = 4  # that a spurious packet may plausibly have, of those that a track sends at any one time
 _PRIOR_SPURIOUS = 2e-5  # spurious packets: devices lose packets often, and make them up hardly ever
+_MOST_SPURIOUS = 1e-3  # more only seem so where the search has lost its way, and it would stay lost
 _FEW = 8  # delays that weigh as much as the prior
 _LATE_LEAST = 0.5
 _LATE_SPREAD = 4.0
@@ -134,7 +135,7 @@ def _estimate_costs(
 
     some, marked_some = gaps(lost[~marked], 0.1), gaps(lost[marked], float(np.exp(costs.marked_opened)))
     unmatched = max(received - matched - 1, 0)
-    spurious = min(max((unmatched + _PRIOR_SPURIOUS * 1000) / (received + 1000), 1e-5), 0.1)
+    spurious = min(max((unmatched + _PRIOR_SPURIOUS * 1000) / (received + 1000), 1e-5), _MOST_SPURIOUS)
     pace = max(elapsed_ns / max(matched, 1), 1.0)
     return costs._replace(
         kept=np.log1p(-some),
