@@ -14,7 +14,7 @@ from framefit import load_workload
 @pytest.mark.usefixtures("quick")
 def test_each_of_two_models_gives_its_part(place: Path) -> None:
     """Where no model alone can make up for what is missing both become cheaper, one after the other."""
-    app = write_fit_app(place, rate_hz=300, slow=("net", "twin"))
+    app = write_fit_app(place, rate_hz=330, slow=("net", "twin"))
     data = dict.fromkeys(("net", "twin"), place / "data.npz")
     done = fitted(app, data=data, max_drop=0.5, exclude=["trees", "rate"])
     assert done.result.fits
@@ -30,7 +30,7 @@ def test_each_of_two_models_gives_its_part(place: Path) -> None:
 @pytest.mark.usefixtures("quick")
 def test_a_model_without_data_gets_fewer_frames(place: Path) -> None:
     """The other one is made cheaper; a note says what data would have permitted."""
-    app = write_fit_app(place, rate_hz=300, slow=("net", "twin"))
+    app = write_fit_app(place, rate_hz=330, slow=("net", "twin"))
     done = fitted(app, data={"net": place / "data.npz"}, max_drop=0.5, exclude=["trees"])
     assert done.result.fits
     assert {step.model for step in done.result.steps if step.name == "sparsify"} == {"net"}

@@ -549,7 +549,7 @@ def test_the_seed_decides(tmp_path: Path) -> None:
     assert done == same_done
     assert stored(trace, tmp_path / "a.npz") == stored(same_trace, tmp_path / "a.npz")
     assert len(trace) > 100
-    assert len(trace.losses) > 10
+    assert len(trace.loss_after) > 10
     different = [a.duration_ns != b.duration_ns for a, b in zip(done, other_done, strict=True)]
     assert np.mean(different) > 0.9
 
