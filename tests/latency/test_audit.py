@@ -11,11 +11,11 @@ import pytest
 from simulated import UNIT, fused, noisy_table, random_network, true_layers_ns, with_overhead
 
 from framefit import InputError, Model, resolve_target
-from framefit.core.latency_table import AdditivityAudit, LatencyTable
+from framefit.core.latency_table import AdditivityAudit, LatencyTable, MeasuredNetwork
 from framefit.core.model import epilogue_groups
 from framefit.latency.audit import audit, audit_networks, audited_network
 from framefit.latency.estimate import Estimator
-from framefit.latency.terms import CLASSES, Terms, terms_of
+from framefit.latency.terms import CLASSES, Terms, layers_digest, terms_of
 
 VPU = resolve_target("vpu")
 Whole = Callable[[float, Terms], float]
@@ -167,6 +167,24 @@ def test_the_overhead_is_taken_off_first() -> None:
     found = audited(pairs, table)
     assert found.terms == ()
     assert found.plain_error_ratio < 0.01
+
+
+def test_an_audited_network_does_not_hold_its_answer() -> None:
+    """Its layers are those of the table, also where the table knows what the whole took: else no error is left."""
+    model = audited_models()[0]
+    plain = audited_network(model, 1e6, Estimator(random_table(), UNIT))
+    whole = MeasuredNetwork(
+        name=model.name,
+        digest=layers_digest(model),
+        unit=UNIT,
+        alone_ns=2 * plain.plain_sum_ns,
+        alone_interval_ns=(0, 1),
+        in_turn_ns=2 * plain.plain_sum_ns,
+        in_turn_interval_ns=(0, 1),
+    )
+    table = msgspec.structs.replace(random_table(), networks=(whole,))
+    assert audited_network(model, 1e6, Estimator(table, UNIT)) == plain
+    assert sum(plain.class_ns.values()) == pytest.approx(plain.plain_sum_ns, abs=1)
 
 
 def test_too_few_networks() -> None:

@@ -38,7 +38,7 @@ from framefit.devices.device import Device
 from framefit.errors import InputError
 from framefit.latency.estimate import Estimator
 from framefit.latency.rounds import Rounds
-from framefit.latency.terms import CLASSES, class_sums, layers_digest, terms_of
+from framefit.latency.terms import CLASSES, layers_digest, terms_of
 from framefit.stats import huber_weights
 
 Floats = npt.NDArray[np.float64]
@@ -66,7 +66,7 @@ def audited_network(model: Model, measured_ns: float, estimator: Estimator) -> A
         InputError: a layer has no entry.
     """
     estimate = estimator.estimate(model)
-    sums = class_sums(model.layers, (layer.latency_ns for layer in estimate.layers))
+    sums = estimator.class_sums(model)
     terms = terms_of(model)
     return AuditedNetwork(
         name=model.name,

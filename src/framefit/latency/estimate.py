@@ -106,6 +106,14 @@ class Estimator:
         self._audited = {network.digest: network for network in audited if network.digest}
         self._measured = {network.digest: network for network in table.networks if network.unit == unit}
 
+    def class_sums(self, model: Model) -> dict[str, float]:
+        """Sums of a model's layers by class in ns, as the table has them: not scaled to what the whole model took.
+
+        Raises:
+            InputError: as :meth:`estimate` does.
+        """
+        return class_sums(model.layers, (price.latency_ns for price in self._prices(model, None)))
+
     def estimate(self, model: Model, names: Sequence[str] | None = None) -> LatencyEstimate:
         """Estimate the latency of a launch of a whole model or segment.
 
