@@ -19,7 +19,7 @@ from framefit.core.program import Launches, Operation, Program
 from framefit.core.timetable import Timetable
 from framefit.profiling.sequence import Sequence
 from framefit.profiling.totals import medians
-from framefit.stats import normal_quantile, robust_deviation, two_sided_z
+from framefit.stats import normal_quantile, robust_deviation, sorted_by_key, two_sided_z
 
 __all__ = ["apply_table_to_program", "latency_entries", "window_releases"]
 
@@ -89,7 +89,7 @@ def operation_times(log: OperationLog, key: Ints, count: int, confidence: float)
 
 def _value_of_rank(key: Ints, value: npt.NDArray[np.float64], samples: Ints, rank: Ints) -> npt.NDArray[np.float64]:
     """Return the value of a rank (from 0) among those of each key; 0 where it has none."""
-    ordered = np.append(value[np.lexsort((value, key))], 0.0)
+    ordered = np.append(sorted_by_key(key, value, len(samples)), 0.0)
     at = np.cumsum(samples) - samples + rank
     return np.where(samples > 0, ordered[np.minimum(at, len(value))], 0.0)
 

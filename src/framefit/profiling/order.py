@@ -21,7 +21,9 @@ from numba import njit
 from framefit.core.events import EventType, Trace, unwrapped_ns
 from framefit.errors import InputError
 from framefit.profiling.expectation import operation_positions
+from framefit.profiling.rule import track_sequences
 from framefit.profiling.sequence import Reconstruction, Sequence
+from framefit.profiling.totals import medians
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -113,7 +115,9 @@ def check_order(trace: Trace, sequence: Sequence, where: str) -> tuple[Trace, li
         InputError: the order is of another program.
     """
     named = bool(len(trace)) and bool(np.all(trace.operation >= 0))
-    contradiction, _ = _judge(trace, sequence, named=named)
+    contradiction = None
+    if not _is_in_order(trace, sequence, named=named):
+        contradiction, _ = _judge(trace, sequence, named=named)
     if contradiction is None:
         return trace, []
     if named:
@@ -128,6 +132,38 @@ def check_order(trace: Trace, sequence: Sequence, where: str) -> tuple[Trace, li
         where=where,
         remedy="name the program that was executed: --program PROGRAM",
     )
+
+
+def _is_in_order(trace: Trace, sequence: Sequence, *, named: bool) -> bool:
+    """Whether each packet is the next one that the program expects on its track."""
+    time_ns, tracks = unwrapped_ns(trace.time_ns, trace.meta), sequence.units.tracks_of(trace)
+    if not len(trace) or np.any(tracks < 0) or np.any(trace.type > 1):
+        return False
+    rows = {row.track: row for row in track_sequences(sequence, trace.meta.selected_kinds)}
+    stated = (trace.operation if named else trace.id).astype(np.int64)
+    for number in np.unique(tracks).tolist():
+        row, packet = rows.get(number), np.flatnonzero(tracks == number)
+        if row is None:
+            return False
+        packet = packet[np.argsort(time_ns[packet], kind="stable")]
+        symbol = 2 * stated[packet] + trace.type[packet]
+        kind = sequence.kind[row.operation].astype(np.int64)
+        name = np.array([sequence.operations[at].index for at in row.operation.tolist()], np.int64) if named else kind
+        expected = np.repeat(2 * name, 2) + np.tile([0, 1], len(name))
+        size = len(expected)
+        if row.launch is not None:  # from the first launch, or up to the last one
+            fits = len(symbol) <= size and any(
+                np.array_equal(symbol, part) for part in (expected[: len(symbol)], expected[size - len(symbol) :])
+            )
+        else:
+            around = np.tile(expected, 2 + min(len(symbol), _FEW) // size)
+            begins = np.flatnonzero(expected == symbol[0]).tolist()
+            begins = [at for at in begins if np.array_equal(around[at : at + _FEW][: len(symbol)], symbol[:_FEW])]
+            place = np.arange(len(symbol))
+            fits = any(np.array_equal(expected[(at + place) % size], symbol) for at in begins)
+        if not fits:
+            return False
+    return True
 
 
 def _judge(trace: Trace, sequence: Sequence, *, named: bool) -> tuple[str | None, float]:
@@ -198,9 +234,8 @@ def log_likelihood(reconstruction: Reconstruction, trace: Trace, sequence: Seque
         lost, took = np.diff(place) - 1, np.maximum(np.diff(times), 0).astype(np.float64)
         usual = np.repeat(sequence.expected_ns, 2) * np.tile([0, 1], len(sequence.expected_ns))
         direct, into = lost == 0, edges[1:]
-        by_edge = np.flatnonzero(direct)[np.lexsort((took[direct], into[direct]))]
-        seen, first, count = np.unique(into[by_edge], return_index=True, return_counts=True)
-        usual[seen] = (took[by_edge][first + (count - 1) // 2] + took[by_edge][first + count // 2]) / 2
+        median, count = medians(into[direct], took[direct], len(usual))
+        usual = np.where(count, median, usual)
         until = np.cumsum(usual[events])
         nominal = np.diff(until[place % len(events)] + place // len(events) * until[-1])
         least = trace.meta.resolution_ns
@@ -291,7 +326,9 @@ def _track_orders(trace: Trace, sequence: Sequence, *, named: bool) -> Iterator[
 
 def _earlier_equal(key: Ints) -> Ints:
     """Return how many earlier entries equal each one."""
-    order = np.argsort(key, kind="stable")
+    least, most = int(key.min(initial=0)), int(key.max(initial=0))
+    small = key - least if most - least < 1 << 16 else key  # numpy sorts uint16 by radix
+    order = np.argsort(small.astype(np.uint16) if small is not key else key, kind="stable")
     new = np.concatenate([[True], np.diff(key[order]) != 0])
     rank = np.arange(len(key))
     result = np.empty(len(key), np.int64)

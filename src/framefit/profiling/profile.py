@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -198,14 +198,15 @@ def profile_trace(
     named = bool(np.all(trace.operation >= 0))
     sequence = Sequence.of(source.program, launches, trace.kinds, named=named)
     trace, notes = drop_unreadable(trace, sequence)
-    trace, contradictions = check_order(trace, sequence, source.where)
-    notes += contradictions
+    reconstruction = None if launches is None else _pair_complete(trace, source.program, launches)
+    if reconstruction is None:
+        trace, contradictions = check_order(trace, sequence, source.where)
+        notes += contradictions
     notify(f"matching {len(trace)} events with the program")
-
-    def reconstruct(received: Trace) -> Reconstruction:
-        return _reconstruct(method, received, sequence, source.program, launches, confidence)
-
-    reconstruction = reconstruct(trace)
+    methods = _Methods(method, sequence, source.program, confidence)
+    reconstruct: Callable[[Trace], Reconstruction] = methods.reconstruct
+    if reconstruction is None:
+        reconstruction, reconstruct = methods.choose(trace)
     notes += sanity_warnings(reconstruction, trace, source.program, source.where)
     repairs = repair_masked(trace, reconstruction, reconstruct, seed)
     certificate = None
@@ -297,37 +298,62 @@ def open_trace(
     return ProfileInput(packets, program, launches, timetable, where, warnings)
 
 
-def _reconstruct(
-    method: Method,
-    trace: Trace,
-    sequence: Sequence,
-    program: Program,
-    launches: Launches | None,
-    confidence: float,
-) -> Reconstruction:
-    """Reconstruct the operations of a trace.
+@dataclass(frozen=True)
+class _Methods:
+    """The ways to reconstruct operations, of which one is chosen for a trace.
 
-    A trace that lost nothing needs no repair: where all packets pair, or each one is the next one
-    that the program expects, that is how it was, and nothing is aligned.
+    Attributes:
+        method: "align" stands for the likelier one of alignment and rule.
+        sequence, program: what was executed.
+        confidence: of intervals.
     """
-    if launches is not None and (paired := _pair_complete(trace, program, launches)) is not None:
-        return paired
-    by_rule: Reconstruction | None = None
-    if method == "rule" or not (trace.meta.lost_events or len(trace.loss_after)):
-        by_rule = rule.reconstruct(trace, sequence, program.rule_offsets_ns)
-        complete = is_complete(by_rule, trace, sequence)
-        if method == "rule" or complete:
-            return dataclasses.replace(by_rule, calibrated=complete)
-    from framefit.profiling.align import aligner as align  # compiled loops: only where they are needed
 
-    aligned = align.reconstruct(trace, sequence, confidence=confidence)
-    if by_rule is None or log_likelihood(aligned, trace, sequence) > log_likelihood(by_rule, trace, sequence) - _WORSE:
-        return aligned
-    note = (
-        "the order of the events alone explains the trace better than their times do, which are not as expected: "
-        "events are matched in order, and lost ones are placed by rule"
-    )
-    return dataclasses.replace(by_rule, warnings=(*by_rule.warnings, note))
+    method: Method
+    sequence: Sequence
+    program: Program
+    confidence: float
+
+    def reconstruct(self, trace: Trace) -> Reconstruction:
+        """Reconstruct the operations of a trace by the method that suits it."""
+        return self.choose(trace)[0]
+
+    def choose(self, trace: Trace) -> tuple[Reconstruction, Callable[[Trace], Reconstruction]]:
+        """Reconstruct the operations of a trace, and return the method that suits it and what is masked of it, too.
+
+        A trace that lost nothing needs no repair: where each packet is the next one that the program expects, that is
+        how it was, and nothing is aligned. Masked, it has to be judged anew.
+        """
+        if self.method == "align" and (trace.meta.lost_events or len(trace.loss_after)):
+            return self._by_alignment(trace)
+        by_rule = self._by_rule(trace)
+        complete = is_complete(by_rule, trace, self.sequence)
+        by_rule = dataclasses.replace(by_rule, calibrated=complete)
+        if self.method == "rule":
+            return by_rule, self._by_rule
+        if complete:
+            return by_rule, self.reconstruct
+        aligned, again = self._by_alignment(trace)
+        by_times, by_order = (log_likelihood(each, trace, self.sequence) for each in (aligned, by_rule))
+        if by_times > by_order - _WORSE:
+            return aligned, again
+        note = (
+            "the order of the events alone explains the trace better than their times do, which are not as expected: "
+            "events are matched in order, and lost ones are placed by rule"
+        )
+        return dataclasses.replace(by_rule, warnings=(*by_rule.warnings, note)), self._by_rule
+
+    def _by_rule(self, trace: Trace) -> Reconstruction:
+        return rule.reconstruct(trace, self.sequence, self.program.rule_offsets_ns)
+
+    def _by_alignment(self, trace: Trace) -> tuple[Reconstruction, Callable[[Trace], Reconstruction]]:
+        from framefit.profiling.align.aligner import reconstruct_and_learn  # compiled loops: only where needed
+
+        reconstruction, learned = reconstruct_and_learn(trace, self.sequence, confidence=self.confidence)
+
+        def again(part: Trace) -> Reconstruction:
+            return reconstruct_and_learn(part, self.sequence, confidence=self.confidence, known=learned)[0]
+
+        return reconstruction, again
 
 
 def _pair_complete(trace: Trace, program: Program, launches: Launches) -> Reconstruction | None:

@@ -38,7 +38,7 @@ from numba import njit
 from framefit.core.profile import How, OperationLog, Totals, WindowUse
 from framefit.core.program import Program
 from framefit.profiling.sequence import Sequence
-from framefit.stats import MAD_TO_DEVIATION, two_sided_z
+from framefit.stats import MAD_TO_DEVIATION, sorted_by_key, two_sided_z
 
 __all__ = ["long_losses", "window_use"]
 
@@ -217,7 +217,7 @@ def medians(key: Ints, value: Floats, count: int) -> tuple[Floats, Ints]:
     """Return the median (0 without values) and the number of values of each key from 0 to ``count`` - 1."""
     number = np.bincount(key, minlength=count).astype(np.int64)
     last = np.cumsum(number)
-    ordered = np.append(value[np.lexsort((value, key))], 0.0)
+    ordered = np.append(sorted_by_key(key, value, count), 0.0)
     low = np.minimum(last - number + np.maximum(number - 1, 0) // 2, len(value))
     high = np.minimum(last - number + number // 2, len(value))
     return np.where(number > 0, (ordered[low] + ordered[high]) / 2, 0.0), number

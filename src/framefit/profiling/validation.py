@@ -158,15 +158,21 @@ def find_first_launch(trace: Trace, program: Program, launches: Launches) -> tup
     room = 2 * max(program.period_ns, 1)
     first, last = int(trace.time_ns.min()), int(trace.time_ns.max())
     begun, ended = int(launches.submit_ns.min()), int(launches.submit_ns.max())
+    lost, overwritten = trace.meta.lost_events or 0, trace.meta.overwritten_events
+    counted = sent[-1] == overwritten + len(trace) + lost  # nothing else is missing
+    exact = counted and not lost
     if trace.meta.wrap_bits is None and begun <= first and ended - room <= last <= ended + 16 * room:
         low = int(np.argmax(launches.submit_ns >= first - room))
-        kept = len(trace) + (trace.meta.lost_events or 0)
-        if sent[-1] == trace.meta.overwritten_events + kept:  # nothing else is missing
-            low = min(low, max(int(np.searchsorted(sent, trace.meta.overwritten_events, "right")) - 1, 0))
-            return low, int(trace.meta.overwritten_events - sent[low])
+        if exact:
+            low = min(low, max(int(np.searchsorted(sent, overwritten, "right")) - 1, 0))
+            return low, int(overwritten - sent[low])
         at = low + int(np.count_nonzero(launches.submit_ns[low:] < first))
         return low, int(sent[max(at - 1, low)] - sent[low])
-    wanted = max(2 * len(trace), len(trace) + (trace.meta.lost_events or 0))
+    if counted and lost:  # of what was lost, as much before in proportion
+        low = max(int(np.searchsorted(sent, overwritten, "right")) - 1, 0)
+        before = overwritten + lost * overwritten // (overwritten + len(trace))
+        return low, int(before - sent[low])
+    wanted = max(2 * len(trace), len(trace) + lost)
     low = max(int(np.searchsorted(sent, sent[-1] - wanted, "right")) - 1, 0)
     return low, max(int(sent[-1] - sent[low]) - len(trace), 0) // 2
 

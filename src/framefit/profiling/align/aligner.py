@@ -30,12 +30,15 @@ import numpy.typing as npt
 from framefit.core.events import Trace, TraceMeta
 from framefit.core.profile import OperationLog
 from framefit.profiling.align.estimates import (
+    RARE,
     Match,
     Model,
     estimate_times,
     estimate_tracks,
     hides_launches,
     initial_model,
+    launch_begins,
+    launches_too_early,
     operations_of,
     undecided_silences,
 )
@@ -210,7 +213,6 @@ Floats = npt.NDArray[np.float64]
 _FIRST_SAMPLE = 8192  # of them, for the first round: as long as little is known, the search is slow
 _ROUNDS = 2
 _UNHIDDEN = -12.0  # added to the logarithm of the probability that a gap hides a launch, to rule it out
-_RARE = 7.0  # by how much likelier a trace has to begin later than the program: a thousandth of traces do
 _ENDLESS = 1 << 40  # launches of a program that repeats until its trace ends
 _START_PLACES = 3000  # places that a trace's first packet is tried at
 _HUGE = 1 << 60
@@ -228,6 +230,8 @@ class SampleEstimates:
         log_likelihood: of the sample.
         hidden: whether launches are assumed to lie between two packets of a track.
         begins: the first launch with a packet.
+        too_early: launches by which all are numbered too low.
+        searches, matches: the last alignment of the sample, by track.
     """
 
     model: Model
@@ -235,28 +239,35 @@ class SampleEstimates:
     log_likelihood: float
     hidden: bool
     begins: int
+    too_early: int
+    searches: list[BeamSearch]
+    matches: list[tuple[Queue, Match]]
 
 
 class MultiCoreSearch:
     """Runs the searches of all tracks, and learns the model that they use.
+
+    Where a model is ``known`` from a trace of which this one is a part, packets are matched with it, and only times are
+    learned.
 
     Attributes:
         precedence: of the sequence.
         contradictions: number of entries of ``after`` that contradict the order on the units.
         sizes: int64, operations of each program.
         recorded: bool, operations of the sequence that send packets; kinds that were not selected send none.
-        first: the model by the durations of the program.
+        first: the model by the durations of the program, or the one that is known.
     """
 
-    def __init__(self, sequence: Sequence, kinds: int, meta: TraceMeta) -> None:
+    def __init__(self, sequence: Sequence, kinds: int, meta: TraceMeta, known: Model | None = None) -> None:
         self._sequence, self._meta = sequence, meta
         self.precedence, self.contradictions = Precedence.of(sequence)
         self.sizes = np.diff(sequence.first)
         self.recorded = sequence.recorded(meta.selected_kinds)
-        self.first = initial_model(sequence, self.precedence, kinds, meta.resolution_ns, self.recorded)
+        self._known = known is not None
+        self.first = known or initial_model(sequence, self.precedence, kinds, meta.resolution_ns, self.recorded)
         self._packets = np.sum([np.diff(track.first) for track in self.first.tracks], axis=0)
         self._workspace = Workspace.allocate()
-        self._from_first = False
+        self._begins: int | None = None  # launch of the leading track's first packet, where it is known
         self._submit = np.zeros(0)
         if sequence.submit_ns is not None and len(sequence.submit_ns) and np.ptp(sequence.submit_ns) > 0:
             self._submit = (sequence.submit_ns - sequence.submit_ns[0]).astype(np.float64)
@@ -308,7 +319,9 @@ class MultiCoreSearch:
             if low < len(sent):
                 part = 1 - (sent[low] - overwritten) / packets[programs[low]]
                 before = float(track.count_before[low] + part * (track.count_before[low + 1] - track.count_before[low]))
-            low, high = max(low - reach, 0), min(1 if self._from_first else low + reach, end)
+            low, high = max(low - reach, 0), min(low + reach, end)
+            if self._begins is not None:
+                low, high = self._begins, self._begins + 1 if number == self.leading else high
         return LaunchTiming(
             low=low,
             high=high,
@@ -330,19 +343,22 @@ class MultiCoreSearch:
         likelier estimates are kept. The same is done where the trace seems to begin in the middle of the launches, as
         launches of a timetable repeat, and so do the times between them: that has to be a thousand times as likely.
         """
-        self._from_first = False
+        self._begins = None
         estimates = self._rounds(queues, 0.0)
-        if estimates.hidden:
+        if estimates.hidden and not self._known:
             candidate = self._rounds(queues, _UNHIDDEN)
             if candidate.log_likelihood > estimates.log_likelihood:
                 estimates = candidate
-        if estimates.begins > 0 and self._meta.overwritten_events == 0 and self._sequence.launch_program is not None:
-            self._from_first = True
+        if estimates.too_early:
+            self._begins = estimates.begins + estimates.too_early
+            estimates = self._rounds(queues, 0.0)
+        elif estimates.begins > 0 and self._meta.overwritten_events == 0 and len(self._submit):
+            self._begins = 0
             candidate = self._rounds(queues, 0.0)
-            if candidate.log_likelihood > estimates.log_likelihood - _RARE:
+            if candidate.log_likelihood > estimates.log_likelihood - RARE:
                 estimates = candidate
             else:
-                self._from_first = False
+                self._begins = None
         return estimates
 
     def _rounds(self, queues: list[Queue], hidden_cost: float) -> SampleEstimates:
@@ -358,14 +374,14 @@ class MultiCoreSearch:
         model = with_hidden_cost(self.first)
         window: Window | None = None
         log_likelihood, hidden = 0.0, False
-        for turn in range(_ROUNDS + 1):
+        for turn in range(_ROUNDS if self._known else 0, _ROUNDS + 1):
             searches = self.start_searches(model)
             part = queues if turn else take_earliest(queues, _FIRST_SAMPLE)
             pieces = self.advance(searches, part, model, all_of_it=True)
             log_likelihood = sum(search.log_likelihood for search in searches)
             rows = match_rows(searches, pieces)
             if not len(rows):
-                return SampleEstimates(model, None, log_likelihood, hidden, 0)
+                return SampleEstimates(model, None, log_likelihood, hidden, 0, 0, searches, pieces)
             hidden = hides_launches(model.tracks, [match for _, match in pieces])
             launches, _ = fill_launch_gaps(rows[:, LAUNCH])
             window, _ = self.window(launches, rows, model, np.full(len(model.tracks), -_HUGE, np.int64))
@@ -378,7 +394,9 @@ class MultiCoreSearch:
                 )
                 window = window._replace(released=self._released(launches, model))
             model = estimate_times(model, window, self.precedence, self._sequence)
-        return SampleEstimates(model, window, log_likelihood, hidden, int(launches[0]))
+        begin = launch_begins(model, [match for _, match in pieces], launches)
+        too_early = launches_too_early(begin, launches, self._sequence, self._meta.resolution_ns)
+        return SampleEstimates(model, window, log_likelihood, hidden, int(launches[0]), too_early, searches, pieces)
 
     def window(self, launches: Ints, rows: Ints, model: Model, carried: Ints) -> tuple[Window, Ints]:
         """Return launches with what was received of them, and the positions of these packets."""
@@ -449,6 +467,19 @@ class SettledBatch:
 
 
 @dataclass(frozen=True)
+class Learned:
+    """What a stream taught: it holds for its parts, too.
+
+    Attributes:
+        model: that packets are matched with.
+        quantiles: that intervals are made of; ``None`` if no packet fitted.
+    """
+
+    model: Model
+    quantiles: ErrorQuantiles | None
+
+
+@dataclass(frozen=True)
 class Position:
     """The position of the device in its program.
 
@@ -469,17 +500,24 @@ class Aligner:
     """Aligns a stream as its packets arrive; memory does not grow with the stream.
 
     ``kinds`` is the number of event ids that the trace has, which are the first ones of ``sequence.kinds``; ``seed``
-    determines the draws that calibrate the intervals.
+    determines the draws that calibrate the intervals. ``known`` was learned from a stream of which this one is a part.
 
     Attributes:
         out_of_order: bool, packets of the last :meth:`feed` that arrived after a later one of the same core.
     """
 
     def __init__(
-        self, sequence: Sequence, kinds: int, meta: TraceMeta, *, confidence: float = 0.9, seed: int = 0
+        self,
+        sequence: Sequence,
+        kinds: int,
+        meta: TraceMeta,
+        *,
+        confidence: float = 0.9,
+        seed: int = 0,
+        known: Learned | None = None,
     ) -> None:
         self._sequence, self._meta, self._confidence, self._seed = sequence, meta, confidence, seed
-        self._search = MultiCoreSearch(sequence, kinds, meta)
+        self._search = MultiCoreSearch(sequence, kinds, meta, None if known is None else known.model)
         self._precedence, self._model = self._search.precedence, self._search.first
         recorded, resolution_ns = self._search.recorded, meta.resolution_ns
         coinciding = np.stack([sequence.coinciding(track, recorded, resolution_ns) for track in range(sequence.tracks)])
@@ -487,7 +525,7 @@ class Aligner:
         tracks = sequence.tracks
         self._buffer = [EMPTY_QUEUE] * tracks
         self._searches: list[BeamSearch] = []
-        self._quantiles: ErrorQuantiles | None = None
+        self._quantiles = None if known is None else known.quantiles
         self._rows = np.zeros((0, 5), np.int64)
         self._latest = np.full(tracks, -1, np.int64)  # launch of each track's last settled match
         self._carried = np.full(tracks, -_HUGE, np.int64)
@@ -553,6 +591,11 @@ class Aligner:
         return None if best is None else best[1]
 
     @property
+    def learned(self) -> Learned:
+        """What is known so far."""
+        return Learned(self._model, self._quantiles)
+
+    @property
     def calibrated(self) -> bool:
         """Whether nearly all intervals so far rest on enough hidden packets, and inferences on what was decided."""
         return not self._undecided and self._uncertain <= _THIN_RATIO * self._inferred
@@ -589,7 +632,11 @@ class Aligner:
     def _process(self, *, close: bool) -> SettledBatch:
         """Search the waiting packets in portions of bounded size."""
         if not self._searches:
-            self._learn_model()
+            whole = close and max(len(queue) for queue in self._buffer) <= _CHUNK
+            pieces = self._learn_model(whole=whole)
+            if pieces is not None:
+                self._buffer = [EMPTY_QUEUE] * len(self._buffer)
+                return _join_batches([self._keep_matches(pieces), self._emit(close=True)])
         settled = []
         while True:
             cuts = _cuts(self._buffer)
@@ -601,13 +648,20 @@ class Aligner:
             if last:
                 return _join_batches(settled)
 
-    def _learn_model(self) -> None:
-        """Learn a model from the first packets, and calibrate intervals on the same packets."""
-        estimates = self._search.learn(take_earliest(self._buffer, _SAMPLE))
+    def _learn_model(self, *, whole: bool) -> list[tuple[Queue, Match]] | None:
+        """Learn a model from the first packets, and calibrate intervals on the same packets.
+
+        Where these are the ``whole`` of what comes and one portion, the model's last alignment of them is returned: it
+        is what another search would find.
+        """
+        sample = take_earliest(self._buffer, _SAMPLE)
+        estimates = self._search.learn(sample)
         self._model, window = estimates.model, estimates.window
-        self._searches = self._search.start_searches(self._model)
+        done = whole and all(len(part) == len(queue) for part, queue in zip(sample, self._buffer, strict=True))
+        self._searches = estimates.searches if done else self._search.start_searches(self._model)
+        matches = estimates.matches if done else None
         if window is None:
-            return
+            return matches
         edges = infer_edges(window, self._precedence, self._model.times)
         operation = operations_of(window, self._precedence)
         recorded = self._search.recorded[operation]
@@ -618,7 +672,7 @@ class Aligner:
         seen = seen[inside[0] : inside[-1] + 1] if len(inside) else seen
         turns = np.flatnonzero(seen[1:] != seen[:-1])
         self._longest = max(2, int(np.max(turns[1::2] - turns[::2], initial=0)))
-        self._quantiles = calibrate_intervals(
+        self._quantiles = self._quantiles or calibrate_intervals(
             window,
             self._precedence,
             self._model.times,
@@ -628,6 +682,7 @@ class Aligner:
             self._confidence,
             np.random.default_rng(self._seed),
         )
+        return matches
 
     # -- handing out -----------------------------------------------------------------------------------------
 
@@ -751,7 +806,17 @@ def reconstruct(trace: Trace, sequence: Sequence, *, confidence: float = 0.9, se
     ``sequence`` must be made with the kinds of the trace. Every trace gives a result; what is wrong with the trace
     is said in the ``warnings`` of the result.
     """
-    aligner = Aligner(sequence, len(trace.kinds), trace.meta, confidence=confidence, seed=seed)
+    return reconstruct_and_learn(trace, sequence, confidence=confidence, seed=seed)[0]
+
+
+def reconstruct_and_learn(
+    trace: Trace, sequence: Sequence, *, confidence: float = 0.9, seed: int = 0, known: Learned | None = None
+) -> tuple[Reconstruction, Learned]:
+    """Reconstruct a run, and return what it taught; parts of its trace are then aligned with this as ``known``.
+
+    How packets are matched and how wide intervals are is not learned anew from a part, while times are.
+    """
+    aligner = Aligner(sequence, len(trace.kinds), trace.meta, confidence=confidence, seed=seed, known=known)
     packet_class = np.full(len(trace), PacketClass.SPURIOUS, np.uint8)
     out_of_order = np.zeros(len(trace), np.bool_)
     logs = []
@@ -783,4 +848,4 @@ def reconstruct(trace: Trace, sequence: Sequence, *, confidence: float = 0.9, se
         warnings.append(
             f"only {matched} of {len(trace)} packets fit the program: check that this is the trace's program"
         )
-    return Reconstruction(log, packet_class, out_of_order, aligner.calibrated, tuple(warnings))
+    return Reconstruction(log, packet_class, out_of_order, aligner.calibrated, tuple(warnings)), aligner.learned

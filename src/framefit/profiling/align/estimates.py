@@ -15,7 +15,7 @@ from framefit.profiling.align.tracks import Track, make_track, retime
 from framefit.profiling.align.viterbi import Costs, Delays
 from framefit.profiling.edge_inference import Precedence, Times, Window, find_gaps, nominal_times
 from framefit.profiling.sequence import Sequence
-from framefit.stats import MAD_TO_DEVIATION
+from framefit.stats import MAD_TO_DEVIATION, sorted_by_key
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -36,6 +36,11 @@ _TAILS = np.array([12.7, 5.27, 3.75, 3.27, 3.07])
 """Quantile 0.975 over quantile 0.75 of Student's distribution with these degrees of freedom."""
 _SILENCE = 0.5  # periods of launches by which a launch is so late that a lost one would explain it
 _DECIDED = 3.0  # by how much likelier an explanation has to be for others not to count
+RARE = 7.0
+"""By how much likelier it has to be that a trace begins elsewhere: a thousandth of traces do."""
+_COMPARED, _LEAST_COMPARED = 512, 8  # launches whose begins are held against submits
+_MOST_SHIFTS = 4096  # launches by which numbers may be off
+_ALIKE = 0.8  # of the launches: have to have the same program
 _HIDDEN = 0.02  # launches after others that were not recorded, before any was seen
 
 
@@ -540,13 +545,44 @@ def _clock_offset(begin: Floats, launches: Ints, sequence: Sequence, model: Mode
     if sequence.submit_ns is None or len(known) < 8 or np.ptp(sequence.submit_ns) == 0:
         return model.offset_ns, model.submit_var
     delay = np.sort(begin[known] - (sequence.submit_ns[launches[known]] - sequence.submit_ns[0]))
+    at, width = _shortest_fifth(delay[None, :])
     part = max(len(delay) // 5, 2)
-    width = delay[part:] - delay[:-part]
-    at = int(np.argmin(width))
-    soon = float(delay[at] + delay[at + part]) / 2
+    soon = float(delay[at[0]] + delay[at[0] + part]) / 2
     sooner = MAD_TO_DEVIATION * float(np.median(soon - delay[delay <= soon]))
     least = _LEAST_RATIO * float(np.median(sequence.expected_ns))
-    return soon, float(max((2 * width[at]) ** 2, sooner**2, least**2, model.costs.floor_ns2))
+    return soon, float(max((2 * width[0]) ** 2, sooner**2, least**2, model.costs.floor_ns2))
+
+
+def _shortest_fifth(ascending: Floats) -> tuple[Ints, Floats]:
+    """Return, of each row, where the shortest interval begins that holds a fifth of the values, and its width."""
+    part = max(ascending.shape[1] // 5, 2)
+    width = ascending[:, part:] - ascending[:, :-part]
+    at = np.argmin(width, axis=1)
+    return at, width[np.arange(len(at)), at]
+
+
+def launches_too_early(begin: Floats, launches: Ints, sequence: Sequence, resolution_ns: float) -> int:
+    """Return by how many launches all launches are numbered too low: timetables repeat, and submits vary a little.
+
+    ``begin`` (float64, NaN: not known) is when each of ``launches`` (int64) began. For every number of launches by
+    which they may be off and after which the programs are the same, the shortest interval that holds a fifth of the
+    times from submit to begin is judged (the shorth; Andrews and others, "Robust Estimates of Location", 1972): a
+    normal density of its width. Only what is a thousand times as likely as no difference counts.
+    """
+    known = np.flatnonzero(np.isfinite(begin))[:_COMPARED]
+    submit, programs = sequence.submit_ns, sequence.launch_program
+    if submit is None or programs is None or len(known) < _LEAST_COMPARED or np.ptp(submit) == 0:
+        return 0
+    begin, launches = begin[known], launches[known]
+    shifts = np.arange(max(-launches[0], -_MOST_SHIFTS), min(len(programs) - launches[-1], _MOST_SHIFTS + 1))
+    same = np.array([np.mean(programs[launches + shift] == programs[launches]) for shift in shifts.tolist()])
+    shifts = shifts[same >= _ALIKE]
+    delay = np.sort(begin - submit[launches[None, :] + shifts[:, None]], axis=1)
+    _, width = _shortest_fifth(delay)
+    log_likelihood = -len(begin) / 5 * np.log(width + resolution_ns)
+    best = int(np.argmax(log_likelihood))
+    now = log_likelihood[np.flatnonzero(shifts == 0)[0]]
+    return int(shifts[best]) if log_likelihood[best] > now + RARE else 0
 
 
 def _released(
@@ -627,8 +663,7 @@ def _medians_by(key: Ints, value: Floats, size: int, *, wide: bool = False) -> t
     there = count > 0
     for out, values in ((median, value), (deviation, None)):
         here = np.abs(value - median[key]) if values is None else values
-        order = np.argsort(here)
-        ordered = here[order[np.argsort(key[order].astype(np.min_scalar_type(size)), kind="stable")]]
+        ordered = sorted_by_key(key, here, size)
         if there.any():
             low, high = first[there] + (count[there] - 1) // 2, first[there] + count[there] // 2
             out[there] = (ordered[low] + ordered[high]) / 2
