@@ -12,7 +12,9 @@ from framefit.stats import (
     huber_weights,
     leaves_of_effects,
     normal_quantile,
+    paired_interval,
     robust_deviation,
+    sorted_by_key,
     student_quantile,
     two_sided_z,
     wilson,
@@ -85,3 +87,23 @@ def test_weights_fall_with_the_tests_that_act_together() -> None:
     single = leaves_of_effects(8, 1.0)[:, 2]
     assert single.tolist() == [-1 if leaf >> 1 & 1 else 1 for leaf in range(8)]
     assert np.ptp(leaves_of_effects(8)[:, 0]) == pytest.approx(0)
+
+
+@pytest.mark.parametrize("keys", [5, 70_000])
+def test_values_are_sorted_within_their_keys(keys: int) -> None:
+    """Few and many keys give what sorting by two columns gives."""
+    random = np.random.default_rng(0)
+    key, value = random.integers(0, keys, 4000), random.integers(0, 9, 4000).astype(float)
+    assert np.array_equal(sorted_by_key(key, value, keys), value[np.lexsort((value, key))])
+
+
+def test_paired_intervals_cover_the_mean_difference() -> None:
+    """In nine of ten cases, of few pairs of which most agree, too."""
+    random = np.random.default_rng(4)
+    inside = 0
+    for _ in range(500):
+        draws = random.random(150)
+        differences = np.where(draws < 0.03, 1, np.where(draws < 0.04, -1, 0))
+        low, high = paired_interval(differences)
+        inside += low <= 0.02 <= high
+    assert inside >= 440

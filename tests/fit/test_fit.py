@@ -40,7 +40,7 @@ def test_the_cycles_that_are_missing_are_taken_out(place: Path) -> None:
     assert (result.fits, result.verified, result.before.fits) == (True, "simulated", False)
     assert outcomes(done) == [("sparsify", "kept"), ("verify", "verified")]
     step = result.steps[0]
-    assert step.load_ratio[1] == pytest.approx(step.predicted_load_ratio, abs=0.03)
+    assert step.load_ratio[1] == pytest.approx(step.predicted_load_ratio, abs=0.05)
     assert result.after.models[-1].planned_hz == pytest.approx(result.after.models[-1].asked_hz)
     (model,) = result.models
     assert model.path == "models/net.onnx"

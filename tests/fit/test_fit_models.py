@@ -94,3 +94,14 @@ def test_searches_of_models_with_like_names_are_kept_apart(tmp_path: Path) -> No
         search = tmp_path / "steps" / f"02-{name}" / "search"
         _keep_database(search, tmp_path / "steps", name)
         assert sorted(path.name for path in search.glob("*")) == kept
+
+
+def test_searches_never_see_the_data_of_the_final_test(place: Path) -> None:
+    """Steps decide on data that the network was not trained on; the final test has others."""
+    settings = FitSettings(app="app.toml", data={"net": str(place / "data.npz")})
+    labelled = Labelled(settings, load_workload(write_fit_app(place)))
+    searched, unseen = labelled.search_data("net"), labelled.unseen("net")
+    final = {row.tobytes() for row in unseen.final.inputs()}
+    parts = (searched.train, searched.validation, searched.calibration, searched.test)
+    assert not any(row.tobytes() in final for part in parts for row in part.inputs())
+    assert labelled.reference("net") == labelled.top1("net", labelled.original("net"))

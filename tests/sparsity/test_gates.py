@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
+import numpy as np
 import pytest
 from problems import random_problem
 
+from framefit.core.acceptance import Acceptance
 from framefit.core.sparsity import Threshold
 from framefit.sparsity.gates import derived_ratio, derived_top1, given_top1, judge, moved_cycles, moved_top1
-from framefit.stats import wilson
+from framefit.training.acceptance import compared
 
 
 def threshold(ratio: float, round_number: int = 0) -> Threshold:
@@ -15,27 +19,58 @@ def threshold(ratio: float, round_number: int = 0) -> Threshold:
     return Threshold(round=round_number, top1=0.87, cycles_ratio=ratio, source="given", reason="")
 
 
+def _lost(better: int, worse: int, images: int, allowed: float) -> Acceptance:
+    """A sparse model that gets so many of the dense model's errors right, and so many others wrong."""
+    dense = np.arange(images) >= better
+    sparse = dense.copy()
+    sparse[:better] = True
+    sparse[images - worse :] = False
+    return compared(dense, sparse, allowed, data="test")
+
+
 CASES = [
-    (8800, 0.5, "deploy"),
-    (8720, 0.5, "retrain"),
-    (8690, 0.5, "retrain"),
-    (8600, 0.5, "discard"),
-    (9000, 0.51, "discard"),
+    (10, 20, 0.5, "deploy"),
+    (10, 100, 0.5, "retrain"),
+    (10, 120, 0.5, "retrain"),
+    (10, 300, 0.5, "discard"),
+    (10, 10, 0.51, "discard"),
 ]
 
 
-@pytest.mark.parametrize(("right", "cycles", "decision"), CASES)
-def test_the_whole_interval_decides(right: int, cycles: float, decision: str) -> None:
-    """A point estimate above the threshold is not enough, one below not the end; cycles are exact."""
-    verdict = judge(right / 1e4, wilson(right, 10_000), 10_000, cycles, threshold(0.5))
+@pytest.mark.parametrize(("better", "worse", "cycles", "decision"), CASES)
+def test_the_whole_interval_decides(better: int, worse: int, cycles: float, decision: str) -> None:
+    """A loss that is allowed is not enough, one that is not is not the end; cycles are exact."""
+    verdict = judge(_lost(better, worse, 10_000, 0.01), cycles, threshold(0.5))
     assert verdict.decision == decision
     assert len(verdict.reasons) == 2
 
 
 def test_more_images_decide_what_few_cannot() -> None:
-    """The same ratio is undecided on 300 images and deployed on 30,000."""
-    few, many = (judge(0.88, wilson(round(0.88 * n), n), n, 0.4, threshold(0.5)) for n in (300, 30_000))
-    assert (few.decision, many.decision) == ("retrain", "deploy")
+    """The same loss is undecided on 300 images, says how many would do, and is deployed on these."""
+    few = judge(_lost(3, 4, 300, 0.01), 0.4, threshold(0.5))
+    assert few.decision == "retrain"
+    told = re.search(r"about ([\d,]+) test images", few.reasons[1])
+    assert told is not None
+    enough = int(told[1].replace(",", "")) // 300 + 1
+    assert judge(_lost(3 * enough, 4 * enough, 300 * enough, 0.01), 0.4, threshold(0.5)).decision == "deploy"
+
+
+def test_the_dense_model_is_deployed() -> None:
+    """Half a point may be lost, nothing is, and 540 images are there, of which a third may have decided before."""
+    for images in (360, 540):
+        assert judge(_lost(0, 0, images, 0.005), 0.4, threshold(0.5)).decision == "deploy"
+
+
+def test_few_models_that_lose_too_much_are_deployed() -> None:
+    """At most a tenth of 1,000 models that lose exactly what is allowed."""
+    random = np.random.default_rng(1)
+    deployed = 0
+    for _ in range(1000):
+        draws = random.random(540)
+        dense, sparse = draws >= 0.02, (draws < 0.005) | (draws >= 0.035)  # 0.5 % better, 1.5 % worse
+        acceptance = compared(dense, sparse, 0.01, data="test")
+        deployed += judge(acceptance, 0.4, threshold(0.5)).decision == "deploy"
+    assert deployed <= 100
 
 
 def test_given_and_derived_thresholds_say_where_they_come_from() -> None:

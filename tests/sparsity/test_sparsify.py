@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -18,13 +17,10 @@ from framefit.core.model import GraphBuilder, Model, free_batch, listing
 from framefit.core.sparsity import Configuration, Deployment, SparsifySettings, SparsityResult
 from framefit.core.target import describe_target, resolve_target
 from framefit.devices import measure as in_turn
-from framefit.sparsity.campaign import learnt_before
-from framefit.sparsity.search import quick
 from framefit.sparsity.subject import chosen_pattern, open_subject
 from framefit.training.campaign import Ledger
-from framefit.training.data import Dataset, Examples, load_data
+from framefit.training.data import load_data
 from framefit.training.evaluate import evaluate
-from framefit.training.extra import torch
 from framefit.training.fine_tune import Recipe, fine_tune
 from framefit.training.network import to_model, to_torch
 
@@ -357,34 +353,6 @@ def test_modules_and_iterables_are_taken_as_they_are(tmp_path: Path, monkeypatch
     assert [(layer.facts.inputs, layer.facts.outputs) for layer in subject.layers] == [(6, 12), (12, 3)]
     assert subject.pattern == "unstructured"
     assert len(subject.data.classes) == 3
-
-
-def test_validation_data_that_were_trained_on_are_found_out(place: Path) -> None:
-    """A network that is no worse there than on its training data is fine-tuned on both."""
-    subject = open_subject(
-        SparsifySettings(model=str(place / "net.onnx"), data="", target="vpu"),
-        Ledger(),
-        None,
-        load_data(place / "data.npz"),
-    )
-    network, data = subject.network(), subject.data
-
-    def right(examples: Examples) -> Examples:
-        """Labels as the network says them."""
-        with torch.no_grad(), quick():
-            said = network.logits(torch.from_numpy(examples.inputs())).argmax(1).numpy()
-        return dataclasses.replace(examples, labels=said)
-
-    known = right(data.validation)
-    wrong = dataclasses.replace(known, labels=(known.labels + (np.arange(len(known)) % 3 == 0)) % 3)
-    for validation, expected in ((known, True), (wrong, False)):
-        split = Dataset(data.classes, right(data.train), validation, data.calibration, lambda: data.test)
-        ledger = Ledger()
-        with quick():
-            validated = evaluate(network, validation)
-        found = learnt_before(dataclasses.replace(subject, data=split), validated, ledger)
-        assert found == expected
-        assert ledger.images_forwarded == len(validation)
 
 
 def test_settings_are_kept_with_their_folder(place: Path, result: SparsityResult) -> None:

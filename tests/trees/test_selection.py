@@ -7,7 +7,7 @@ import pytest
 
 from framefit import GraphBuilder, InputError, Model
 from framefit.trees.groups import Span, spans
-from framefit.trees.search import Fit, Trial, halved, pareto, preferred
+from framefit.trees.search import Bound, Fit, Trial, halved, pareto, preferred, resolution
 from trees_cases import random_ensemble
 
 
@@ -20,13 +20,19 @@ def _network(layers: int = 5) -> Model:
     return b.build()
 
 
-def _fit(top1: float, latency_ns: int = 1, layers_ns: int = 2, lut6: int = 10) -> Fit:
+_IMAGES = 40_000  # a standard error is less than half a point
+
+
+def _fit(top1: float, latency_ns: int = 1, layers_ns: int = 2, lut6: int = 10, distance: float = 0.1) -> Fit:
     ensemble = random_ensemble(np.random.default_rng(0))
     return Fit(
         ensemble=ensemble,
         depth=6,
         seconds=0.1,
         top1=top1,
+        distance=distance,
+        bytes=10,
+        layers_bytes=20,
         latency_ns=latency_ns,
         layers_ns=layers_ns,
         lut6=lut6,
@@ -35,7 +41,7 @@ def _fit(top1: float, latency_ns: int = 1, layers_ns: int = 2, lut6: int = 10) -
 
 def _trials(fits: list[Fit | None]) -> list[Trial]:
     made = spans(_network())
-    return [Trial(span, 1.0, fit) for span, fit in zip(made, fits, strict=False)]
+    return [Trial(span, Bound(top1=1.0, distance=0.0), fit) for span, fit in zip(made, fits, strict=False)]
 
 
 def test_groups_grow_by_the_step() -> None:
@@ -75,7 +81,7 @@ def test_halving_fits_the_best_in_full() -> None:
     """The half with the better bound is drafted, the better half of that is fitted with all trees."""
     trials = _trials([None] * 8)
     for place, trial in enumerate(trials):
-        trial.bound = place / 10
+        trial.bound = Bound(top1=place / 10, distance=0.0)
     asked: list[tuple[int, int]] = []
 
     def fit(trial: Trial, share: int) -> Fit:
@@ -83,7 +89,7 @@ def test_halving_fits_the_best_in_full() -> None:
         asked.append((place, share))
         return _fit(1 - place / 10)  # drafts contradict the bounds
 
-    halved(trials, fit, lambda found: (found.top1,))
+    halved(trials, fit, lambda found: (found.top1,), _IMAGES)
     assert sorted(place for place, share in asked if share > 1) == [4, 5, 6, 7]
     assert sorted(place for place, share in asked if share == 1) == [4, 5]
     assert [trial.fit is not None for trial in trials] == [place in (4, 5) for place in range(8)]
@@ -97,7 +103,7 @@ def test_when_time_is_up_the_best_of_those_that_were_tried_is_fitted() -> None:
         asked.append((trials.index(trial), share > 1))
         return _fit(0.5)
 
-    halved(trials, fit, lambda found: (found.top1,), lambda: len(asked) >= 2)
+    halved(trials, fit, lambda found: (found.top1,), _IMAGES, lambda: len(asked) >= 2)
     assert asked == [(0, True), (1, True), (0, False)]
     assert [trial.fit is not None for trial in trials] == [True] + [False] * 7
 
@@ -110,19 +116,41 @@ def test_one_group_is_fitted_at_once() -> None:
         shares.append(share)
         return _fit(0.5)
 
-    halved(trials, fit, lambda found: (found.top1,))
+    halved(trials, fit, lambda found: (found.top1,), _IMAGES)
     assert shares == [1]
 
 
+def test_all_groups_are_drafted_where_bounds_cannot_tell() -> None:
+    """Bounds are alike: the order in which groups are enumerated decides nothing."""
+    trials, drafted = _trials([None] * 8), []
+
+    def fit(trial: Trial, share: int) -> Fit:
+        if share > 1:
+            drafted.append(trials.index(trial))
+        return _fit(1.0, distance=8 - trials.index(trial))
+
+    halved(trials, fit, lambda found: (-found.distance,), _IMAGES)
+    assert sorted(drafted) == list(range(8))
+    assert [trial.fit is not None for trial in trials] == [False] * 4 + [True] * 4
+
+
 def test_what_is_preferred() -> None:
-    """Accuracy: most layers of the most accurate; speed: most time saved; tables: the fewest; both of accurate ones."""
+    """Accuracy: the nearest to the original of those alike; speed: most time saved; tables: the fewest, of accurate."""
     fits = [_fit(0.90), _fit(0.898, lut6=5), _fit(0.60, 1, 900, 1), _fit(0.89, 10, 200, 8)]
     trials = _trials(list(fits))
-    assert preferred(trials, "accuracy", 0.8) is trials[1]
-    assert preferred(trials, "speed", 0.8) is trials[3]
-    assert preferred(trials, "luts", 0.8) is trials[1]
-    assert preferred(trials, "speed", 0.5) is trials[2]
-    assert preferred(_trials([None, None]), "accuracy", 0.0) is None
+    assert preferred(trials, "accuracy", 0.8, _IMAGES) is trials[0]
+    assert preferred(trials, "speed", 0.8, _IMAGES) is trials[3]
+    assert preferred(trials, "luts", 0.8, _IMAGES) is trials[1]
+    assert preferred(trials, "speed", 0.5, _IMAGES) is trials[2]
+    assert preferred(_trials([None, None]), "accuracy", 0.0, _IMAGES) is None
+
+
+def test_ties_are_broken_by_the_distance_to_the_original_and_by_cost() -> None:
+    """What few images cannot tell apart is as accurate; with many images the accuracy decides."""
+    trials = _trials([_fit(0.96, distance=0.3), _fit(0.95, distance=0.02), _fit(0.95, 1, 9, distance=0.02)])
+    assert resolution(0.96, 200) > 0.01 > resolution(0.96, 40_000)
+    assert preferred(trials, "accuracy", 0.9, 200) is trials[2]
+    assert preferred(trials, "accuracy", 0.9, _IMAGES) is trials[0]
 
 
 def test_what_no_other_beats() -> None:

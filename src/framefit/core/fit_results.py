@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
+from framefit.core.acceptance import Acceptance
 from framefit.core.files import Record
 from framefit.core.settings import Settings, option
 from framefit.core.workload import Role
@@ -184,17 +185,19 @@ class FitStep(Record, kw_only=True):
 
 
 class FinalAccuracy(Record, kw_only=True):
-    """Top-1 on the test data, which are used once at the end.
+    """Top-1 on test data that decided nothing before, and are used once at the end.
 
     Attributes:
         top1: (of the user's model, of the final model), 0 to 1.
         interval: 90 % interval of the latter, Wilson's.
         images: number of images for both.
+        acceptance: both on the same images, with an interval of the loss; ``None``: of a version that did not tell.
     """
 
     top1: tuple[float, float]
     interval: tuple[float, float]
     images: int
+    acceptance: Acceptance | None = None
 
     @property
     def drop(self) -> float:

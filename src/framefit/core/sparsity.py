@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
+from framefit.core.acceptance import Acceptance
 from framefit.core.files import Record
 from framefit.core.settings import (
     ChannelMean,
@@ -177,6 +178,8 @@ class SparsityResult(Record, kw_only=True):
             compared.
         curve: best assignment of each solver during its search.
         ledger: total costs.
+        acceptance: the chosen model beside the dense one on data that decided nothing before; ``None``: of a version
+            that did not tell.
         interrupted: whether the search was stopped before its end.
         notes: remarks on the figures.
     """
@@ -201,6 +204,7 @@ class SparsityResult(Record, kw_only=True):
     judged_by: int = -1
     curve: tuple[SearchPoint, ...]
     ledger: Spent
+    acceptance: Acceptance | None = None
     interrupted: bool = False
     notes: tuple[str, ...] = ()
 
@@ -240,7 +244,8 @@ class SparsityResult(Record, kw_only=True):
         if self.deployed or self.chosen is None:
             return self.deployed
         row = self.configurations[self.chosen]
-        return row.top1 >= self.threshold.top1 and row.cycles_ratio <= self.target_cycles_ratio
+        kept = self.acceptance is None or self.acceptance.kept
+        return kept and row.top1 >= self.threshold.top1 and row.cycles_ratio <= self.target_cycles_ratio
 
 
 class SparsifySettings(Settings, kw_only=True):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+from framefit.core.acceptance import Acceptance
 from framefit.core.files import Record
 from framefit.core.settings import (
     ChannelMean,
@@ -82,7 +83,8 @@ class TreeifySettings(Settings, kw_only=True):
     ] = "cpu"
     unit: SupportingUnit = None
     max_drop: Annotated[
-        float, option("Accuracy on validation data that may be lost, 0 to 1.", metavar="RATIO", ge=0)
+        float,
+        option("Accuracy that may be lost on data that nothing was trained on, 0 to 1.", metavar="RATIO", ge=0),
     ] = 0.01
     first: Annotated[
         int | None,
@@ -189,7 +191,7 @@ class Original(Record, kw_only=True):
 
     Attributes:
         top1: on the test data, 0 to 1.
-        validation_top1: on the validation data.
+        validation_top1: on the images that decide.
         latency_ns: of a frame, by ONNX Runtime on one core or by the target's model; ``None``: not known.
     """
 
@@ -203,12 +205,14 @@ class Candidate(Record, kw_only=True):
 
     Attributes:
         first_layer, last_layer: numbers of its layers with weights, from 0.
-        bound_top1: on the validation data with the group's own output quantised, and the later layers fitted to
+        bound_top1: on the images that decide, with the group's own output quantised, and the later layers fitted to
             that: no trees are better except by chance.
-        top1: on the validation data with trees, before any fine-tuning; ``None``: rejected before they were
+        top1: on the images that decide, with trees, before any fine-tuning; ``None``: rejected before they were
             fitted in full.
+        distance: mean Kullback-Leibler divergence of its classes from the original's there, in nats.
         latency_ns: of the group's trees, for one frame; ``None``: not known.
         layers_latency_ns: of the layers that they replace.
+        bytes: memory of the trees; layers_bytes: of the layers' weights.
         lut6: look-up tables of six inputs of a fixed-function circuit of the trees, as built; synthesis
             needs fewer (``framefit rtl`` counts these).
         pareto: whether no other candidate has both a better accuracy and a lower latency or fewer tables.
@@ -218,8 +222,11 @@ class Candidate(Record, kw_only=True):
     last_layer: int
     bound_top1: float
     top1: float | None
+    distance: float | None = None
     latency_ns: int | None
     layers_latency_ns: int | None = None
+    bytes: int | None = None
+    layers_bytes: int | None = None
     lut6: int | None
     pareto: bool = False
 
@@ -267,11 +274,13 @@ class TreeifiedModel(Record, kw_only=True):
         groups: replaced groups, in order.
         top1: on the test data.
         top1_before_finetune: likewise, with the trees as fitted.
-        validation_top1: on the validation data, after fine-tuning.
+        validation_top1: on the images that decide, after fine-tuning.
         latency_ns: of a frame, trees by their kernels or by the target's model; ``None``: not known.
         lut6: see :class:`Candidate`.
         bytes: memory of the trees.
         finetune_seconds: duration of fine-tuning, or of training end to end.
+        acceptance: against the original on the images that decided; final: on those of the final test, which decided
+            nothing before it; ``None``: of a version that did not tell.
         exports: its files, whose trees were found exactly equal when they were written.
     """
 
@@ -283,6 +292,8 @@ class TreeifiedModel(Record, kw_only=True):
     lut6: int | None
     bytes: int
     finetune_seconds: float
+    acceptance: Acceptance | None = None
+    final: Acceptance | None = None
     exports: tuple[Export, ...] = ()
 
 

@@ -19,6 +19,7 @@ from framefit.errors import InputError
 from framefit.execution.wiring import wire
 
 if TYPE_CHECKING:
+    from framefit.training.acceptance import UnseenData
     from framefit.training.data import Dataset, Examples
     from framefit.training.evaluate import Accuracy
 
@@ -72,11 +73,12 @@ class Labelled:
     """
 
     def __init__(self, settings: FitSettings, workload: Workload) -> None:
-        self._seed = settings.seed
+        self._seed, self._max_drop = settings.seed, settings.max_drop
         self._entries = {entry.name: entry for entry in workload.models}
         self._sources = {name: source for name, source in settings.data.items() if name}
         self._data: dict[str, Dataset] = {}
-        self._references: dict[str, tuple[float, float]] = {}
+        self._unseen: dict[str, UnseenData] = {}
+        self._references: dict[str, float] = {}
         self.trains = importlib.util.find_spec("torch") is not None
         for name in self._sources:
             if name not in self._entries:
@@ -103,28 +105,55 @@ class Labelled:
         """The user's own."""
         return opened(self._entries[name])
 
-    def top1(self, name: str, model: Model) -> float:
-        """What became of a model, on the validation data of the original."""
-        return self._judged(model, self._data[name].validation).top1
+    def search_data(self, name: str) -> Dataset:
+        """A model's data for a search: it decides on unseen data, and never sees those of the final test.
 
-    def reference(self, name: str, *, trained: bool) -> float:
-        """What a model's accuracy on validation data is to be compared with.
-
-        A network that was trained on the validation data too is more accurate there than on new data, and loses that
-        when it is trained again without them. So of what was trained again no more is asked than the original
-        reaches on the test data. Those are touched by the user's own model here, not by anything that is chosen.
+        Raises:
+            InfeasibleError: nothing is unseen, see :func:`~framefit.training.acceptance.unseen_data`.
         """
+        from framefit.training.data import Dataset
+
+        data, unseen = self._data[name], self.unseen(name)
+        train = data.train.joined(data.validation) if unseen.learnt else data.train
+        choice = unseen.choice
+        return Dataset(data.classes, train, choice, data.calibration, lambda: choice, validation_given=True)
+
+    def unseen(self, name: str) -> UnseenData:
+        """Data that a model was not trained on: what decides about steps, and what the final test uses.
+
+        Raises:
+            InfeasibleError: nothing is unseen.
+        """
+        from framefit.training.acceptance import unseen_data
+
+        if name not in self._unseen:
+            self._unseen[name] = unseen_data(predictor(self.original(name)), self._data[name], seed=self._seed)
+        return self._unseen[name]
+
+    def top1(self, name: str, model: Model) -> float:
+        """What became of a model, on the data that decide."""
+        return self._judged(model, self.unseen(name).choice).top1
+
+    def reference(self, name: str) -> float:
+        """What a model's accuracy on the data that decide is to be compared with: the original's there."""
         if name not in self._references:
-            model, data = opened(self._entries[name]), self._data[name]
-            self._references[name] = self._judged(model, data.validation).top1, self._judged(model, data.test).top1
-        validation, test = self._references[name]
-        return min(validation, test) if trained else validation
+            self._references[name] = self._judged(self.original(name), self.unseen(name).choice).top1
+        return self._references[name]
 
     def final(self, fitted: FittedModel, path: Path) -> FinalAccuracy:
-        """What became of a model, on its test data."""
-        entry, test = self._entries[fitted.name], self._data[fitted.name].test
-        before, after = self._judged(opened(entry), test), self._judged(opened(entry, path), test)
-        return FinalAccuracy(top1=(before.top1, after.top1), interval=after.top1_interval, images=after.images)
+        """What became of a model, on data that decided nothing before."""
+        from framefit.training.acceptance import compared_on
+
+        entry, unseen = self._entries[fitted.name], self.unseen(fitted.name)
+        original, changed = (predictor(opened(entry, which)) for which in (None, path))
+        after = self._judged(opened(entry, path), unseen.final)
+        acceptance = compared_on(original, changed, unseen.final, self._max_drop, unseen.final_from)
+        return FinalAccuracy(
+            top1=(acceptance.before, acceptance.after),
+            interval=after.top1_interval,
+            images=after.images,
+            acceptance=acceptance,
+        )
 
     @staticmethod
     def _judged(model: Model, examples: Examples) -> Accuracy:

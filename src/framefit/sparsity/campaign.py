@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from framefit.core.acceptance import Acceptance
 from framefit.core.files import read_record, write_record, write_whole
 from framefit.core.model import Model
 from framefit.core.model.builtin import load_model
@@ -36,7 +37,8 @@ from framefit.sparsity.search import (
 )
 from framefit.sparsity.solver import Solution
 from framefit.sparsity.subject import Subject, make_database, open_subject
-from framefit.training.campaign import VALIDATION_LEARNT, Campaign, Ledger, SearchFolder, validation_was_learnt
+from framefit.training.acceptance import VALIDATION_LEARNT, UnseenData, compared_on, unseen_data
+from framefit.training.campaign import Campaign, SearchFolder
 from framefit.training.data import Examples, check_fits, open_data
 from framefit.training.evaluate import Accuracy, evaluate, reestimate
 from framefit.training.fine_tune import fine_tune_or_keep, fingerprint, recipe_for
@@ -61,7 +63,7 @@ class _Round:
         network: the fine-tuned network.
         before: its arrays before fine-tuning.
         epochs: of fine-tuning.
-        accuracy: on the validation data.
+        accuracy: on the data that decide, see :class:`~framefit.training.acceptance.UnseenData`.
         interrupted: whether the user ended the search.
         reasons: remarks on the fine-tuning, as sentences.
     """
@@ -109,6 +111,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         self.subject = open_subject(settings, self.ledger, model, data)
         self._compare = compare
         self._dense_cycles = self.subject.prices.total(self.subject.model, self.subject.zeros)
+        self._unseen: UnseenData
         self._learnt, self._notes = self.subject.data.train, _notes(self.subject)
         if settings.cycles is not None:
             check_reachable(self.subject, settings.cycles)
@@ -127,9 +130,11 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         Raises:
             KeyboardInterrupt: interrupted before any result; evaluations are kept.
         """
+        self._unseen = unseen_data(self.subject.network(), self.subject.data, seed=self.settings.seed)
+        self.ledger.forwarded(self._unseen.forwarded)
         validated = self._validated(self.subject.network())
         self.ledger.forwarded(validated.images)
-        if learnt_before(self.subject, validated, self.ledger):
+        if self._unseen.learnt:
             self._learnt = self._learnt.joined(self.subject.data.validation)
             self._notes = (*self._notes, VALIDATION_LEARNT)
         rounds = self._rounds(validated, override)
@@ -141,7 +146,13 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         chosen = len(rows) - len(rounds) + best
         thresholds = tuple(self._threshold(round_.threshold, rounds[0].threshold, dense) for round_ in rounds)
         row = rows[chosen]
-        verdict = judge(row.top1, row.top1_interval, dense.images, row.cycles_ratio, thresholds[best])
+        network = rounds[best].network
+        acceptance = compared_on(
+            *(self.subject.network(), network, self._unseen.final, dense.top1 - thresholds[best].top1),
+            self._unseen.final_from,
+        )
+        self.ledger.forwarded(2 * acceptance.examples)
+        verdict = judge(acceptance, row.cycles_ratio, thresholds[best])
         searched = rounds[best].searched
         result = SparsityResult(
             model=self.settings.model or self.subject.model.name,
@@ -163,10 +174,10 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
             judged_by=best,
             curve=tuple(_curve(rounds)),
             ledger=self.ledger.spent(),
+            acceptance=acceptance,
             interrupted=any(round_.interrupted for round_ in rounds),
             notes=(*self._notes, *self.subject.notes),
         )
-        network = rounds[best].network
         self._write(result, to_model(network), own_zeros(self.subject, network, self.ledger), targets)
         return result
 
@@ -215,7 +226,9 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         model = to_model(network)
         now = configuration(subject, arm, model, zeros, first.top1, after, row.finetune_epochs + epochs, result.dense)
         note = f"{accuracy}, below the threshold {100 * threshold:.2f} %: trained again, now {100 * after.top1:.2f} %"
-        result = _rejudged(result, now, after.images, override, reasons)
+        allowed = result.dense.top1 - threshold
+        acceptance = compared_on(subject.network(), network, new.test, allowed, "test")
+        result = _rejudged(result, now, acceptance, override, reasons)
         result = msgspec.structs.replace(result, notes=(*result.notes, note), ledger=self.ledger.spent())
         self._write(result, model, zeros, targets)
         return result
@@ -330,7 +343,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         self, network: Network, assignment: Assignment, target: int
     ) -> tuple[Network, Assignment, float, tuple[str, ...]]:
         """Fine-tune a network, and thin it to the target if zeros may be anywhere; return epochs and remarks, too."""
-        epochs, reasons = self._fine_tuned(network, self._learnt, self.subject.data.validation)
+        epochs, reasons = self._fine_tuned(network, self._learnt, self._unseen.choice)
         if epochs and self.subject.pattern == "unstructured":
             network, assignment = self._fitted(functools.partial(self._thinned, network), assignment, target)
         return network, assignment, epochs, reasons
@@ -394,7 +407,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
 
     def _validated(self, network: Network) -> Accuracy:
         with quick():
-            return evaluate(network, self.subject.data.validation)
+            return evaluate(network, self._unseen.choice)
 
     def _threshold(self, threshold: Threshold, first: Threshold, dense: DenseModel) -> Threshold:
         """The threshold on the test data: the first one, moved as far as on the validation data."""
@@ -461,15 +474,6 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         return configuration(self.subject, arm, to_model(network), zeros, first, accuracy, epochs, dense)
 
 
-def learnt_before(subject: Subject, validated: Accuracy, ledger: Ledger) -> bool:
-    """Call :func:`~framefit.training.campaign.validation_was_learnt` with the subject's data."""
-    examples = subject.data.train.sample(len(subject.data.validation), 0)
-    with quick():
-        learnt = evaluate(subject.network(), examples)
-    ledger.forwarded(learnt.images)
-    return validation_was_learnt(validated.top1, round(learnt.top1 * learnt.images), learnt.images)
-
-
 def _curve(rounds: Sequence[_Round]) -> Iterator[SearchPoint]:
     """Curves of all searches, named as their configurations are: each has its own budget or its own knowledge."""
     for round_ in rounds:
@@ -509,16 +513,21 @@ def _overridden(verdict: Verdict, override: Override | None) -> tuple[str, ...]:
 
 
 def _rejudged(
-    result: SparsityResult, row: Configuration, images: int, override: Override | None, reasons: tuple[str, ...]
+    result: SparsityResult,
+    row: Configuration,
+    acceptance: Acceptance,
+    override: Override | None,
+    reasons: tuple[str, ...],
 ) -> SparsityResult:
     """A result whose chosen model was trained again."""
     assert result.chosen is not None
-    verdict = judge(row.top1, row.top1_interval, images, row.cycles_ratio, result.threshold)
+    verdict = judge(acceptance, row.cycles_ratio, result.threshold)
     rows = list(result.configurations)
     rows[result.chosen] = row
     return msgspec.structs.replace(
         result,
         configurations=tuple(rows),
+        acceptance=acceptance,
         decision=verdict.decision,
         deployed=verdict.decision == "deploy" or override == "deploy",
         reasons=(*verdict.reasons, *_overridden(verdict, override), *reasons),

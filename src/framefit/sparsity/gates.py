@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from framefit.core.acceptance import Acceptance
 from framefit.core.sparsity import Decision, Threshold
 from framefit.sparsity.allocation import allocate
 from framefit.sparsity.problem import Problem
@@ -29,26 +30,30 @@ class Verdict:
     reasons: tuple[str, ...]
 
 
-def judge(
-    top1: float, interval: tuple[float, float], images: int, cycles_ratio: float, threshold: Threshold
-) -> Verdict:
-    """Compare a model's accuracy and cycles with their thresholds."""
-    low, high = interval
-    wanted = f"{100 * threshold.top1:.2f} %"
-    accuracy = f"top-1 {100 * top1:.2f} % ({100 * low:.2f} to {100 * high:.2f} % on {images:,} images)"
+def judge(acceptance: Acceptance, cycles_ratio: float, threshold: Threshold) -> Verdict:
+    """Compare a model's loss against the dense one on the same images, and its cycles, with what is allowed.
+
+    A test of non-inferiority for pairs (Tango, "Equivalence test and confidence interval for the difference in
+    proportions for the paired-sample design", Statistics in Medicine 17, 1998): what both models get wrong tells
+    nothing, so far fewer images decide than where one model's accuracy is held against a number.
+
+    Args:
+        acceptance: on the test data, with the loss that the threshold leaves.
+        cycles_ratio: of the dense model's cycles.
+        threshold: for both.
+    """
     cycles = f"cycles {cycles_ratio:.3f} of the dense model's, threshold {threshold.cycles_ratio:.3f}"
     if cycles_ratio > threshold.cycles_ratio:
-        return Verdict("discard", (f"{cycles}: above it", f"{accuracy}, threshold {wanted}"))
-    within = f"{cycles}: within it"
-    if low >= threshold.top1:
-        return Verdict("deploy", (within, f"{accuracy}: all of the interval is at least the threshold {wanted}"))
-    if high < threshold.top1:
-        return Verdict("discard", (within, f"{accuracy}: all of the interval is below the threshold {wanted}"))
-    side = "above" if top1 >= threshold.top1 else "below"
-    more = "train for longer, give more test images, or allow a greater drop"
-    return Verdict(
-        "retrain", (within, f"{accuracy}: {side} the threshold {wanted}, which the interval does not exclude; {more}")
-    )
+        return Verdict("discard", (f"{cycles}: above it", acceptance.text))
+    within, (low, high) = f"{cycles}: within it", acceptance.interval
+    if high <= acceptance.max_drop:
+        return Verdict("deploy", (within, f"{acceptance.text}: all of the interval is allowed"))
+    if low > acceptance.max_drop:
+        return Verdict("discard", (within, f"{acceptance.text}: all of the interval is above that"))
+    images = acceptance.deciding
+    many = "no number of test images decides" if images is None else f"about {images:,} test images would decide"
+    more = f"{many}; train for longer, give more test images, or allow a greater drop"
+    return Verdict("retrain", (within, f"{acceptance.text}: the interval does not exclude that; {more}"))
 
 
 def given_top1(dense: float, drop: float, cycles_ratio: float) -> Threshold:

@@ -20,10 +20,8 @@ from framefit.core.files import Record, check_folder, read_record, write_record
 from framefit.core.settings import Notify
 from framefit.core.sparsity import Spent
 from framefit.errors import InputError
-from framefit.stats import wilson
 
 __all__ = [
-    "VALIDATION_LEARNT",
     "Campaign",
     "KeptRecords",
     "Ledger",
@@ -31,7 +29,6 @@ __all__ = [
     "earlier_settings",
     "objects_of",
     "path_of",
-    "validation_was_learnt",
 ]
 
 
@@ -231,25 +228,3 @@ class Campaign(Generic[S]):
         if not keep:
             self.place.clear()
         write_record(self.place.mark, self.settings, force=True)
-
-
-VALIDATION_LEARNT = (
-    "the model is no worse on the validation data than on the training data: it may have been trained on both, so it "
-    "was fine-tuned on both, and accuracies on the validation data may be too high"
-)
-"""The remark in a result if :func:`validation_was_learnt`."""
-
-
-def validation_was_learnt(validation_top1: float, right: int, count: int) -> bool:
-    """Whether a network is no worse on the validation data than on its training data.
-
-    If so, it may have been trained on both, as the user's split differs from ours: a fine-tuning on the training
-    data alone would unlearn the others, and look worse than it is. (If it merely has not memorised its training
-    data, a few epochs on both do not change that.)
-
-    Args:
-        validation_top1: its accuracy on the validation data, 0 to 1.
-        right: number of training examples that it classifies correctly.
-        count: number of training examples that it was evaluated on.
-    """
-    return validation_top1 >= wilson(right, count)[0]

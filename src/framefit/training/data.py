@@ -38,11 +38,11 @@ __all__ = ["Dataset", "Examples", "batch_left_open", "check_fits", "open_classif
 Pixels = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
-_LAYOUT = "put images into one folder for each class, optionally below train/ and test/"
+_LAYOUT = "put images into one folder for each class, optionally below train/, val/ and test/"
 
 
 class ImageFolder:
-    """A folder of images with one folder for each class, optionally below ``train`` and ``test``.
+    """A folder of images with one folder for each class, optionally below ``train``, ``val`` and ``test``.
 
     Args:
         root: the folder.
@@ -65,7 +65,9 @@ class ImageFolder:
         self._root = root
         train = root / "train"
         self._train = train if train.is_dir() else root
-        self._test = root / "test" if train.is_dir() and (root / "test").is_dir() else None
+        self._test, self._validation = (
+            root / part if train.is_dir() and (root / part).is_dir() else None for part in ("test", "val")
+        )
         self.classes = tuple(sorted(path.name for path in _folders(self._train)))
         if len(self.classes) < 2:
             classes = f"only the class {self.classes[0]!r}" if self.classes else "no folders of classes"
@@ -98,6 +100,10 @@ class ImageFolder:
         if self._test is None:
             raise InputError("no folder test", where=self._root, remedy=_LAYOUT)
         return self._read(self._test)
+
+    def validation(self) -> tuple[Pixels, Labels] | None:
+        """Validation images and their labels, as :meth:`test`; ``None``: the user set none aside."""
+        return None if self._validation is None else self._read(self._validation)
 
     def _read(self, folder: Path) -> tuple[Pixels, Labels]:
         paths, labels = self._listed(folder)
@@ -286,6 +292,8 @@ class Dataset:
         train: examples for training.
         validation: examples for choices during a search.
         calibration: examples for statistics of layers.
+        validation_given: whether the user set ``validation`` aside; else they were taken from the training part.
+        test_given: likewise, of ``test``.
     """
 
     def __init__(
@@ -295,11 +303,15 @@ class Dataset:
         validation: Examples,
         calibration: Examples,
         test: Callable[[], Examples],
+        *,
+        validation_given: bool = False,
+        test_given: bool = True,
     ) -> None:
         self.classes = classes
         self.train = train
         self.validation = validation
         self.calibration = calibration
+        self.validation_given, self.test_given = validation_given, test_given
         self._read_test = test
 
     @cached_property
@@ -330,9 +342,9 @@ def load_data(
     """Read, check and split data.
 
     Args:
-        source: an image folder, an ``.npz`` with ``x_train, y_train, x_test, y_test``, or an iterable of
-            (x, y): one example (y a whole number) or a batch (y: N). Float data are taken as normalised
-            already; images (a folder, or uint8 arrays) are normalised with ``mean`` and ``std``.
+        source: an image folder, an ``.npz`` with ``x_train, y_train, x_test, y_test`` and optionally ``x_val,
+            y_val``, or an iterable of (x, y): one example (y a whole number) or a batch (y: N). Float data are taken
+            as normalised already; images (a folder, or uint8 arrays) are normalised with ``mean`` and ``std``.
         seed: for the split. Data without test data use a tenth for them first.
         size: height and width to which a folder's images are resized; default: they have one size.
         channels: 1 or 3, of a folder's images; default: the first image's.
@@ -345,23 +357,30 @@ def load_data(
     if (mean is None) != (std is None):
         raise InputError("mean without std, or std without mean", where="mean, std", remedy="give both, or neither")
     random = np.random.default_rng(seed)
-    classes, whole, test = _read(source, size, channels)
+    classes, whole, given, test = _read(source, size, channels)
+    test_given = test is not None
     if test is None:
         order = np.sort(random.permutation(len(whole))[: max(len(whole) // 10, 1)])
         final, whole = whole.take(order), whole.take(np.delete(np.arange(len(whole)), order))
         test = lambda: final  # noqa: E731 - what was split off
     order = random.permutation(len(whole))
     counts = (
-        min(max(len(whole) // 10, 1), _MOST_VALIDATION),
+        0 if given is not None else min(max(len(whole) // 10, 1), _MOST_VALIDATION),
         min(max(len(whole) // 20, 1), _MOST_CALIBRATION),
     )
     if len(whole) < sum(counts) + 2:
         raise InputError(f"only {len(whole)} training examples", where=_named(source), remedy="give more data")
     first, second = counts[0], sum(counts)
     parts = [whole.take(np.sort(rows)) for rows in (order[second:], order[:first], order[first:second])]
+    if given is not None:
+        parts[1] = given
     scaling = _scaling(parts[0], None if mean is None or std is None else Scaling(tuple(mean), tuple(std)), source)
     train, validation, calibration = (dataclasses.replace(part, scaling=scaling) for part in parts)
-    return Dataset(classes, train, validation, calibration, lambda: dataclasses.replace(test(), scaling=scaling))
+    return Dataset(
+        *(classes, train, validation, calibration, lambda: dataclasses.replace(test(), scaling=scaling)),
+        validation_given=given is not None,
+        test_given=test_given,
+    )
 
 
 def check_fits(data: Dataset, model: Model) -> None:
@@ -389,20 +408,27 @@ def check_fits(data: Dataset, model: Model) -> None:
 
 def _read(
     source: str | Path | Iterable[Any], size: tuple[int, int] | None, channels: int | None
-) -> tuple[tuple[str, ...], Examples, Callable[[], Examples] | None]:
-    """Class names, training examples, and a function that reads test examples if there are any."""
+) -> tuple[tuple[str, ...], Examples, Examples | None, Callable[[], Examples] | None]:
+    """Class names, training and validation examples, and a function that reads test examples; ``None``: none given."""
     if not isinstance(source, str | Path):
         whole = _from_iterable(source)
-        return _numbered(whole), whole, None
+        return _numbered(whole), whole, None, None
     path = Path(source)
     if path.suffix == ".npz":
-        whole, final = _from_npz(path)
-        return _numbered(whole, final), whole, lambda: final
+        whole, *held, final = _from_npz(path)
+        return _numbered(whole, *held, final), whole, held[0] if held else None, lambda: final
     folder = ImageFolder(path, size=size, channels=channels)
-    return folder.classes, Examples(*folder.train()), (lambda: Examples(*folder.test())) if folder.has_test else None
+    validation = folder.validation()
+    return (
+        folder.classes,
+        Examples(*folder.train()),
+        None if validation is None else Examples(*validation),
+        (lambda: Examples(*folder.test())) if folder.has_test else None,
+    )
 
 
-def _from_npz(path: Path) -> tuple[Examples, Examples]:
+def _from_npz(path: Path) -> list[Examples]:
+    """Training, validation (where they are given) and test examples."""
     file = ArrayFile(path)
     missing = [key for key in _KEYS if key not in file.names]
     if missing:
@@ -411,18 +437,22 @@ def _from_npz(path: Path) -> tuple[Examples, Examples]:
             where=path,
             remedy=f"store {', '.join(_KEYS)}",
         )
-    arrays = file.read(_KEYS)
-    train, final = (
-        _checked(arrays[f"x_{part}"], arrays[f"y_{part}"], f"{path}: x_{part}, y_{part}") for part in ("train", "test")
-    )
-    if train.stored.shape[1:] != final.stored.shape[1:] or train.stored.dtype != final.stored.dtype:
-        raise InputError(
-            f"x_train is {_shown(train.stored.shape)} {train.stored.dtype}, but "
-            f"x_test is {_shown(final.stored.shape)} {final.stored.dtype}",
-            where=path,
-            remedy="store both with the same shape and type",
-        )
-    return train, final
+    parts = ("train", "val", "test") if "x_val" in file.names else ("train", "test")
+    keys = [f"{axis}_{part}" for part in parts for axis in "xy"]
+    if "y_val" not in file.names and "x_val" in file.names:
+        raise InputError("x_val without y_val", where=path, remedy="store both, or neither")
+    arrays = file.read(keys)
+    read = [_checked(arrays[f"x_{part}"], arrays[f"y_{part}"], f"{path}: x_{part}, y_{part}") for part in parts]
+    train = read[0]
+    for part, other in zip(parts[1:], read[1:], strict=True):
+        if train.stored.shape[1:] != other.stored.shape[1:] or train.stored.dtype != other.stored.dtype:
+            raise InputError(
+                f"x_train is {_shown(train.stored.shape)} {train.stored.dtype}, but "
+                f"x_{part} is {_shown(other.stored.shape)} {other.stored.dtype}",
+                where=path,
+                remedy="store all with the same shape and type",
+            )
+    return read
 
 
 def _from_iterable(source: Iterable[Any]) -> Examples:

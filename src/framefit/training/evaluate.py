@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -60,24 +60,14 @@ def evaluate(network: Any, examples: Examples, *, batch: int = 250) -> Accuracy:
     """
     if not len(examples):
         raise InputError("no examples to evaluate on", where="data", remedy="give some examples")
-    predict = _forward(network) if isinstance(network, torch.nn.Module) else network
-    training = getattr(network, "training", False)
-    if training:
-        network.eval()
     started = time.perf_counter()
     first = among = 0
     loss = 0.0
-    try:
-        for x, labels in examples.batches(batch):
-            logits = _rows(predict(x), len(x), int(labels.max()))
-            right = logits[np.arange(len(x)), labels]
-            rank = (logits >= right[:, None]).sum(axis=1) - 1  # a tie with the right class counts as an error
-            first += int((rank == 0).sum())
-            among += int((rank < 5).sum())
-            loss += _cross_entropy(logits, labels)
-    finally:
-        if training:
-            network.train()
+    for logits, labels in _predicted(network, examples, batch):
+        rank = _ranks(logits, labels)
+        first += int((rank == 0).sum())
+        among += int((rank < 5).sum())
+        loss += _cross_entropy(logits, labels)
     count = len(examples)
     return Accuracy(
         top1=first / count,
@@ -88,6 +78,11 @@ def evaluate(network: Any, examples: Examples, *, batch: int = 250) -> Accuracy:
         images=count,
         seconds=time.perf_counter() - started,
     )
+
+
+def right(network: Any, examples: Examples, *, batch: int = 250) -> npt.NDArray[np.bool_]:
+    """For each example whether its class is the likeliest; arguments and errors as for :func:`evaluate`."""
+    return np.concatenate([_ranks(logits, labels) == 0 for logits, labels in _predicted(network, examples, batch)])
 
 
 def reestimate(network: Network, x: npt.NDArray[np.float32], *, batch: int = 128) -> None:
@@ -122,6 +117,26 @@ def reestimate(network: Network, x: npt.NDArray[np.float32], *, batch: int = 128
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
         network.train(training)
+
+
+def _predicted(network: Any, examples: Examples, batch: int) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
+    """Logits and labels of each batch, in evaluation mode."""
+    predict = _forward(network) if isinstance(network, torch.nn.Module) else network
+    training = getattr(network, "training", False)
+    if training:
+        network.eval()
+    try:
+        for x, labels in examples.batches(batch):
+            yield _rows(predict(x), len(x), int(labels.max())), labels
+    finally:
+        if training:
+            network.train()
+
+
+def _ranks(logits: Array, labels: npt.NDArray[np.int64]) -> Array:
+    """Rank of the right class, from 0; a tie with it counts as an error."""
+    ranks: Array = (logits >= logits[np.arange(len(logits)), labels][:, None]).sum(axis=1) - 1
+    return ranks
 
 
 def _forward(network: Any) -> Predict:

@@ -19,6 +19,7 @@ from framefit.trees.quantising import LevelMap, Quantiser
 
 Array = npt.NDArray[Any]
 _BATCH = 250  # examples at once, as in training.evaluate
+_LEAST_PROBABILITY = 1e-9  # of a class: a certain error does not make a mean infinite
 
 
 @dataclass(frozen=True)
@@ -91,12 +92,12 @@ class HybridModel:
 
     def right(self, examples: Examples) -> npt.NDArray[np.bool_]:
         """For each example whether its class is the likeliest."""
-        return _right(self.predict(examples.inputs()), examples.labels)
+        return right_classes(self.predict(examples.inputs()), examples.labels)
 
-    def right_with(self, span: Span, group: Callable[[Array], Array], examples: Examples) -> npt.NDArray[np.bool_]:
-        """The same with one more group replaced."""
+    def predict_with(self, span: Span, group: Callable[[Array], Array], examples: Examples) -> Array:
+        """Logits of examples with one more group replaced."""
         made = group(self.through(examples.inputs(), 0, span.start.position))
-        return _right(self.through(made, span.end.position, self.end), examples.labels)
+        return self.through(made, span.end.position, self.end)
 
     def part(self, first: int, last: int) -> Model:
         """Layers ``first`` to ``last`` - 1 with their present weights."""
@@ -141,12 +142,30 @@ def run(ensemble: Ensemble, x: Array) -> Array:
     return y
 
 
-def lost(before: npt.NDArray[np.bool_], after: npt.NDArray[np.bool_]) -> float:
-    """Certain loss of accuracy: the mean difference on the same examples, less its standard error."""
-    difference = before.astype(np.float64) - after
-    return float(difference.mean() - difference.std() / np.sqrt(len(difference)))
+def distance(teacher: Array, logits: Array) -> float:
+    """Mean Kullback-Leibler divergence of a network's classes from its teacher's, in nats.
+
+    It tells networks apart that are right on the same examples (Hinton et al., 2015, "Distilling the Knowledge in a
+    Neural Network", section 2).
+
+    Args:
+        teacher: examples x classes, as logits or probabilities.
+        logits: likewise.
+    """
+    known, made = _log_classes(teacher), _log_classes(logits)
+    return float((np.exp(known) * (known - made)).sum(axis=1).mean())
 
 
-def _right(logits: Array, labels: Array) -> npt.NDArray[np.bool_]:
+def _log_classes(outputs: Array) -> Array:
+    rows = np.nan_to_num(outputs.reshape(len(outputs), -1).astype(np.float64))
+    if (rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, atol=1e-3):
+        return np.log(np.maximum(rows, _LEAST_PROBABILITY))
+    shifted = rows - rows.max(axis=1, keepdims=True)
+    logs: Array = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return np.maximum(logs, np.log(_LEAST_PROBABILITY))
+
+
+def right_classes(logits: Array, labels: Array) -> npt.NDArray[np.bool_]:
+    """For each row of logits whether its class is the likeliest."""
     right: npt.NDArray[np.bool_] = logits.reshape(len(logits), -1).argmax(axis=1) == labels
     return right

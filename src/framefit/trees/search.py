@@ -27,14 +27,15 @@ from framefit.trees.boosting import Boosting, depth_of
 from framefit.trees.exporting import lut6_of, with_trees
 from framefit.trees.fitting import Place, columns, fit_ensemble
 from framefit.trees.groups import Span, spans
-from framefit.trees.hybrid import HybridModel, run
+from framefit.trees.hybrid import HybridModel, distance, right_classes, run
 from framefit.trees.quantising import fit_level_map
 from framefit.trees.tuning import enlarged, refitted
 
 Objective = Literal["accuracy", "speed", "luts"]
+FLOAT_BYTES = 4
+"""Of a weight of a layer."""
 DRAFTS = (4, 1)
 """Divisors of the number of trees in each stage: a quarter of them is fitted first."""
-_CLOSE = 0.005  # of validation accuracy: groups within it of the best are compared by their number of layers
 
 
 class Fit(Record, kw_only=True):
@@ -44,9 +45,12 @@ class Fit(Record, kw_only=True):
         ensemble: the trees.
         depth: of the trees.
         seconds: processor time of the fit.
-        top1: on the validation data, with the group replaced.
+        top1: on the data that decide, with the group replaced.
+        distance: of its classes from the original's there, see :func:`~framefit.trees.hybrid.distance`.
         latency_ns: of the trees, for one frame; ``layers_ns``: of the layers.
         layers_ns: see ``latency_ns``.
+        bytes: of the trees; ``layers_bytes``: of the layers' weights.
+        layers_bytes: see ``bytes``.
         lut6: see :func:`framefit.trees.exporting.lut6_of`.
     """
 
@@ -54,9 +58,24 @@ class Fit(Record, kw_only=True):
     depth: int
     seconds: float
     top1: float
+    distance: float
     latency_ns: int
     layers_ns: int
+    bytes: int
+    layers_bytes: int
     lut6: int
+
+
+class Bound(Record, kw_only=True):
+    """A bound on what trees can reach in place of a group; also a file of the search's folder.
+
+    Attributes:
+        top1: see :class:`Fit`.
+        distance: likewise.
+    """
+
+    top1: float
+    distance: float
 
 
 @dataclass
@@ -64,23 +83,35 @@ class Trial:
     """A group with its bound; ``fit``: all of its trees."""
 
     span: Span
-    bound: float
+    bound: Bound
     fit: Fit | None = None
+
+
+def resolution(top1: float, images: int) -> float:
+    """Difference of accuracy that so many images cannot tell: its standard error, and at least one image."""
+    return max(math.sqrt(top1 * (1 - top1) / images), 1 / images)
 
 
 def halved(
     trials: list[Trial],
     fit: Callable[[Trial, int], Fit],
     better: Callable[[Fit], tuple[float, ...]],
+    images: int,
     enough: Callable[[], bool] = lambda: False,
 ) -> None:
     """Successive halving (Jamieson and Talwalkar, 2016, "Non-stochastic Best Arm Identification"), in place.
 
     The half with the better bound is drafted with a part of the trees, and the better half of these is fitted in full.
+    Groups whose bound is as good as that of the last one in the better half, as far as the images can tell, are drafted
+    as well.
     """
-    left = sorted(trials, key=lambda trial: -trial.bound)
+    left = sorted(trials, key=lambda trial: (-trial.bound.top1, trial.bound.distance))
     for share in DRAFTS if len(trials) > 1 else DRAFTS[-1:]:
-        left = left[: math.ceil(len(left) / 2)]
+        half = math.ceil(len(left) / 2)
+        if share != 1 and left:
+            last = left[half - 1].bound.top1
+            half = sum(trial.bound.top1 >= last - resolution(last, images) for trial in left)
+        left = left[:half]
         fits: dict[int, Fit] = {}
         for trial in left:
             if fits and enough():
@@ -93,20 +124,31 @@ def halved(
                 trial.fit = fits[id(trial)]
 
 
-def preferred(trials: Sequence[Trial], objective: Objective, least: float) -> Trial | None:
-    """The best trial that was fitted in full; ``None``: there is none."""
+def preferred(trials: Sequence[Trial], objective: Objective, least: float, images: int) -> Trial | None:
+    """The best trial that was fitted in full; ``None``: there is none.
+
+    Of groups that the images cannot tell apart, the one whose classes are nearest to the original's is the most
+    accurate; of those alike, the one that takes the least time.
+
+    Args:
+        trials: candidates.
+        objective: what counts among accurate ones.
+        least: accuracy that is enough for the other objectives.
+        images: on which accuracies were found.
+    """
     fitted = [(trial, trial.fit) for trial in trials if trial.fit is not None]
     if not fitted:
         return None
     most = max(fit.top1 for _, fit in fitted)
+    close = most - resolution(most, images)
     if objective == "accuracy":
-        good = [pair for pair in fitted if pair[1].top1 >= most - _CLOSE]
-        return max(good, key=lambda pair: (pair[0].span.layers, pair[1].top1))[0]
-    good = [pair for pair in fitted if pair[1].top1 >= min(least, most - _CLOSE)]
+        good = [pair for pair in fitted if pair[1].top1 >= close]
+        return min(good, key=lambda pair: (pair[1].distance, pair[1].latency_ns - pair[1].layers_ns))[0]
+    good = [pair for pair in fitted if pair[1].top1 >= min(least, close)]
     if objective == "speed":
         faster = [pair for pair in good if pair[1].latency_ns < pair[1].layers_ns]
         return max(faster, key=lambda pair: pair[1].layers_ns - pair[1].latency_ns)[0] if faster else None
-    return min(good, key=lambda pair: pair[1].lut6)[0]
+    return min(good, key=lambda pair: (pair[1].lut6, pair[1].distance))[0]
 
 
 def pareto(trials: Sequence[Trial]) -> list[bool]:
@@ -155,25 +197,31 @@ _ROWS, _LEAST_EXAMPLES = 1 << 16, 64  # each tree's tests are chosen on 8,192 of
 _RATE = 0.15  # of a vector tree's leaves: smaller rates need more trees, and the joint refit replaces the leaves
 
 
-class _Bound(Record, kw_only=True):
-    """A bound in a file."""
-
-    top1: float
-
-
 class Search:
-    """The search for candidates in one campaign."""
+    """The search for candidates in one campaign.
+
+    Args:
+        settings: of the campaign.
+        examples: trees are fitted on these.
+        held: accuracies are found on these.
+        teacher: the original's classes of the latter, as logits or probabilities.
+        kept: what was found before.
+        latencies: of models.
+        notify: receives messages on the progress.
+    """
 
     def __init__(
         self,
         settings: TreeifySettings,
         examples: Examples,
         held: Examples,
+        teacher: Array,
         kept: KeptRecords,
         latencies: Latencies,
         notify: Notify,
     ) -> None:
         self.settings, self.held, self.notify = settings, held, notify
+        self._teacher = teacher
         self.notes: list[str] = []
         """Remarks for the reader of the result."""
         self._ledger = Ledger()
@@ -205,10 +253,14 @@ class Search:
                 break
             self.notify(f"bound of {span}")
             key = f"{number}-{span.first}-{span.last}"
-            bound = self._kept.get(f"{key}-bound", _Bound, lambda span=span: _Bound(top1=self._bound(hybrid, span)))  # type: ignore[misc]
-            trials.append(Trial(span, bound.top1))
+            bound = self._kept.get(f"{key}-bound", Bound, lambda span=span: self._bound(hybrid, span))  # type: ignore[misc]
+            trials.append(Trial(span, bound))
         halved(
-            trials, lambda trial, share: self._fit(hybrid, trial.span, number, share), self._better(least), self._late
+            trials,
+            lambda trial, share: self._fit(hybrid, trial.span, number, share),
+            self._better(least),
+            len(self.held),
+            self._late,
         )
         if self._late():
             tried = sum(trial.fit is not None for trial in trials)
@@ -228,16 +280,20 @@ class Search:
             return lambda fit: (min(fit.top1, least), fit.layers_ns - fit.latency_ns)
         if self.settings.objective == "luts":
             return lambda fit: (min(fit.top1, least), -fit.lut6)
-        return lambda fit: (fit.top1,)
+        return lambda fit: (-fit.distance,)
 
-    def _bound(self, hybrid: HybridModel, span: Span) -> float:
+    def _judged(self, logits: Array) -> Bound:
+        top1 = float(right_classes(logits, self.held.labels).mean())
+        return Bound(top1=top1, distance=distance(self._teacher, logits))
+
+    def _bound(self, hybrid: HybridModel, span: Span) -> Bound:
         """Accuracy with the group's own output quantised as by trees, and the later layers fitted to that."""
         made, seen = (hybrid.pair(span, part.inputs())[1] for part in (self._examples, self.held))
         if self.settings.scope != "input":
             levels: Literal[2, 3] = 3 if self.settings.quantise == "ternary" else 2
             exact = fit_level_map(columns(made, span.patch), levels, self.settings.threshold)
             made, seen = exact(made), exact(seen)
-        return refitted(hybrid, span, Examples(made, self._examples.labels), Examples(seen, self.held.labels))
+        return self._judged(refitted(hybrid, span, Examples(made, self._examples.labels), seen))
 
     def _fit(self, hybrid: HybridModel, span: Span, number: int, share: int) -> Fit:
         """Fit one in ``share`` of a group's trees; of two methods return the more accurate one."""
@@ -247,7 +303,7 @@ class Search:
             self.notify(f"{'drafting' if share > 1 else 'fitting'} {span}")
             key = f"{number}-{span.first}-{span.last}-{method}-{share}"
             fits.append(self._kept.get(key, Fit, lambda method=method: self._fitted(hybrid, span, method, share)))  # type: ignore[misc]
-        return max(fits, key=lambda fit: fit.top1)
+        return max(fits, key=lambda fit: (fit.top1, -fit.distance))
 
     def _fitted(self, hybrid: HybridModel, span: Span, method: Literal["gradient", "ada"], share: int) -> Fit:
         settings = self.settings
@@ -271,7 +327,7 @@ class Search:
             threshold=settings.threshold,
         ).ensemble
         seconds = time.process_time() - started
-        right = hybrid.right_with(span, lambda read: run(ensemble, read), self.held)
+        judged = self._judged(hybrid.predict_with(span, lambda read: run(ensemble, read), self.held))
         layers = hybrid.part(span.start.position, span.end.position)
         layers_ns, trees_ns = self._latencies(
             [layers, with_trees(layers, Forest(model=place.name, ensembles=(ensemble,)))]
@@ -280,9 +336,12 @@ class Search:
             ensemble=ensemble,
             depth=depth,
             seconds=seconds,
-            top1=float(right.mean()),
+            top1=judged.top1,
+            distance=judged.distance,
             latency_ns=trees_ns,
             layers_ns=layers_ns,
+            bytes=ensemble.bytes,
+            layers_bytes=FLOAT_BYTES * layers.parameters,
             lut6=lut6_of(ensemble),
         )
 

@@ -40,7 +40,8 @@ class Treeified:
 def treeify(settings: TreeifyOptions, *, notify: Notify = silent) -> Treeified:
     """Find groups of layers that trees can replace, fit trees for these, fine-tune, and write the hybrid.
 
-    With ``resume``, options that are not given are those of the earlier search; a finished result is read again.
+    With ``resume``, options that are not given are those of the earlier search; a finished result is read again. The
+    same seed gives the same files on any number of cores: it computes on one thread.
 
     Args:
         settings: options of the search.
@@ -48,6 +49,7 @@ def treeify(settings: TreeifyOptions, *, notify: Notify = silent) -> Treeified:
 
     Raises:
         InputError: model, data or settings cannot be used.
+        InfeasibleError: no group can be replaced, or the network may have been trained on all of the data.
         KeyboardInterrupt: interrupted; results so far are kept in the folder.
 
     Example:
@@ -64,12 +66,14 @@ def treeify(settings: TreeifyOptions, *, notify: Notify = silent) -> Treeified:
     objects = objects_of(model, data)
     if resume is None:
         place.check_free(force=settings.force)
-    from framefit.trees.campaign import TreeifyCampaign  # loads torch
+    from framefit.training.extra import one_thread  # loads torch
+    from framefit.trees.campaign import TreeifyCampaign
 
-    campaign = TreeifyCampaign(place, requested, notify, *objects)
-    alike = stored is not None and msgspec.structs.replace(requested, max_seconds=stored.max_seconds) == stored
-    campaign.begin(keep=alike)  # results with other settings are of no use
-    return _exported(Treeified(*campaign.finish(), place.path), settings.export)
+    with one_thread():
+        campaign = TreeifyCampaign(place, requested, notify, *objects)
+        alike = stored is not None and msgspec.structs.replace(requested, max_seconds=stored.max_seconds) == stored
+        campaign.begin(keep=alike)  # results with other settings are of no use
+        return _exported(Treeified(*campaign.finish(), place.path), settings.export)
 
 
 def _finished(folder: Path) -> Treeified:

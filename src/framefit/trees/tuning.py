@@ -30,7 +30,7 @@ from framefit.training.fine_tune import (
 from framefit.training.network import Network, observe, to_torch
 from framefit.training.tree_layer import LevelLayer, TreeLayer, levelled_state, quantise_weights
 from framefit.trees.groups import WEIGHTED, Span
-from framefit.trees.hybrid import HybridModel, QuantisedLayers, lost
+from framefit.trees.hybrid import HybridModel, QuantisedLayers
 from framefit.trees.quantising import LevelMap, fit_level_map, inserted, places
 
 Array = npt.NDArray[Any]
@@ -81,19 +81,18 @@ def trained(
     done = fine_tune(network, examples, recipe, checkpoint=checkpoint, progress=progress, tries=TRIES)
     learnt = _learnt(hybrid, network)
     before, after = (float(each.right(held).mean()) for each in (hybrid, learnt))
-    words = f"{before:.4f} of the validation data right before, {after:.4f} after {done.epochs:.1f} epochs"
+    words = f"{before:.4f} of the images that decide right before, {after:.4f} after {done.epochs:.1f} epochs"
     return Tuning(learnt, after, done.seconds, f"trained in {done.seconds:.1f} s: {words}")
 
 
-def refitted(hybrid: HybridModel, span: Span, made: Examples, seen: Examples) -> float:
-    """Accuracy with other values for a group's output, after a few steps of training for the later layers."""
+def refitted(hybrid: HybridModel, span: Span, made: Examples, seen: Array) -> Array:
+    """Logits of other values for a group's output, after a few steps of training for the later layers."""
     network = _hybrid(hybrid, span.end.position, made.stored)
     if network.weights:
         with contextlib.suppress(DivergedError):  # the layers keep their weights
             fine_tune(network, made, _REFIT, tries=TRIES)
     learnt = _learnt(hybrid, network)
-    logits = learnt.through(seen.stored, span.end.position, hybrid.end)
-    return float((logits.reshape(len(logits), -1).argmax(axis=1) == seen.labels).mean())
+    return learnt.through(seen, span.end.position, hybrid.end)
 
 
 def tuned(
@@ -109,8 +108,7 @@ def tuned(
 
     Weights that are zero stay zero.
     """
-    right = hybrid.right(held)
-    before = float(right.mean())
+    before = float(hybrid.right(held).mean())
     if settings.finetune == "none":
         return Tuning(hybrid, before, 0.0, "nothing was fine-tuned")
     spans = [span for span, _ in hybrid.chosen]
@@ -150,11 +148,10 @@ def tuned(
     if done is None:
         return Tuning(hybrid, before, 0.0, tuning.note)
     learnt = _learnt(hybrid, network)
-    now = learnt.right(held)
-    after = float(now.mean())
-    words = f"{before:.4f} of the validation data right before, {after:.4f} after {done.steps} mini-batches"
+    after = float(learnt.right(held).mean())
+    words = f"{before:.4f} of the images that decide right before, {after:.4f} after {done.steps} mini-batches"
     words += f"; {tuning.note}" if tuning.note else ""
-    if lost(right, now) > 0:
+    if after < before:
         return Tuning(hybrid, before, done.seconds, f"fine-tuning was undone: {words}")
     return Tuning(learnt, after, done.seconds, f"fine-tuning: {words}")
 

@@ -108,7 +108,7 @@ class Sparsify(Step):
         )
         search_result = sparsify(
             model,
-            context.labelled.data(name),
+            context.labelled.search_data(name),
             settings.target,
             unit=settings.unit,
             cycles=self._own_cycles(settings, model, name),
@@ -124,7 +124,7 @@ class Sparsify(Step):
         if search_result.result.interrupted:
             raise KeyboardInterrupt
         sparse_model = opened(entry, search / "model.onnx")
-        reference, top1 = context.labelled.reference(name, trained=True), context.labelled.top1(name, sparse_model)
+        reference, top1 = context.labelled.reference(name), context.labelled.top1(name, sparse_model)
         float_path = str(search / "model.onnx")
         version = msgspec.structs.replace(
             version, float_path=float_path, path=float_path, cycles_ratio=cycles, float_drop=reference - top1
@@ -136,7 +136,7 @@ class Sparsify(Step):
             narrow = context.labelled.top1(name, opened(entry, path))
             version = msgspec.structs.replace(version, path=str(path), drop=version.float_drop + top1 - narrow)
             top1, detail = narrow, "and quantised again"
-        before = context.labelled.reference(name, trained=False)
+        before = context.labelled.reference(name)
         return context.change(situation, entry, version, top1, before, detail)
 
     def _own_cycles(self, settings: SparsifySettings, model: Model, name: str) -> float:
@@ -149,7 +149,7 @@ class Sparsify(Step):
         from framefit.training.campaign import Ledger
 
         assert settings.cycles is not None
-        subject = open_subject(settings, Ledger(), model, self.context.labelled.data(name))
+        subject = open_subject(settings, Ledger(), model, self.context.labelled.search_data(name))
         if subject.pattern != "unstructured":
             return settings.cycles
         levels = np.linspace(0, 1, _LEVELS)

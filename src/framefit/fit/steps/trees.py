@@ -51,13 +51,13 @@ class Treeify(Step):
         context, entry = self.context, entry_of(situation.workload, name)
         version = context.version(entry)
         model = opened(entry, version.float_path)
-        reference = context.labelled.reference(name, trained=True)
+        reference = context.labelled.reference(name)
         search = folder / "search"
         begun = (search / _SETTINGS).is_file()  # a step that was interrupted
         search_seconds, finetune_seconds = self._seconds(search)
         search_result = treeify(
             model,
-            context.labelled.data(name),
+            context.labelled.search_data(name),
             objective="speed",
             target=situation.workload.target,
             unit=self._unit(situation, entry),
@@ -78,7 +78,7 @@ class Treeify(Step):
         new_version = msgspec.structs.replace(
             version, float_path=path, path=path, trees=True, int8="no", float_drop=drop, drop=drop
         )
-        return context.change(situation, entry, new_version, top1, context.labelled.reference(name, trained=False))
+        return context.change(situation, entry, new_version, top1, context.labelled.reference(name))
 
     def _left(self, name: str, model: Model, reference: float) -> float:
         """What earlier steps left of the accuracy that may be lost, 0 to 1."""
