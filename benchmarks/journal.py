@@ -161,12 +161,12 @@ def main() -> None:
         print(f"release to start, p99: {median / 1e3:+.1f} us with a journal ({low / 1e3:+.1f} to {high / 1e3:+.1f})")
         results = {"start_ns": starts, "p99_difference_ns": median, "interval_ns": [low, high]}
         store("journal_starts", results, f"journal.py --kills 0 --start-rounds {options.start_rounds}")
-    if not rows and not memory:
-        return
     if memory:
         print("resident memory at each tenth, MB:", *(f"{size / 1e6:.1f}" for size in memory))
-        figures["resident_bytes"] = memory
-    store("journal", figures, f"journal.py --kills {options.kills} --memory-windows {options.memory_windows}")
+        command = f"journal.py --kills 0 --memory-windows {options.memory_windows}"
+        store("journal_memory", {"resident_bytes": memory}, command)
+    if rows:
+        store("journal", figures, f"journal.py --kills {options.kills}")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def test_plan_and_run_in_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("FRAMEFIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     measure_briefly(monkeypatch)
-    app = write_app(write_models(tmp_path / "models"), rate_hz=10)
+    app = write_app(write_models(tmp_path / "models"), rate_hz=20)
     plan = framefit.plan(app)
     result = framefit.run(plan, windows=3)
     assert plan.timetable.feasible

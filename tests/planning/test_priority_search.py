@@ -323,3 +323,11 @@ def test_a_model_is_cut_where_others_come_between_its_layers() -> None:
     assert len(timetable.model("p1").segments) == 2
     assert sum(period.model == "p1" for period in window.priority) == 2
     assert missed(timetable, case) == 0
+
+
+def test_what_a_search_spends_is_counted_and_not_timed() -> None:
+    """Its limit and what it says to have spent are of the solver's own work: the machine's load decides nothing."""
+    case = Case((4, 12), (((200,),), ((500,),)))
+    first, second = searched(case), searched(case)
+    assert first == second
+    assert 0 < first.searched_s < 1

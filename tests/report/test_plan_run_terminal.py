@@ -224,6 +224,16 @@ def test_many_segments():
     assert not re.search(r"cpu1 {4,}\d", shown(view(plan(60), detail="brief")))
 
 
+def test_guards_of_segments():
+    """Where shorter segments keep less free, the guard is named as the greatest of them."""
+    planned = plan()
+    assert "300 us kept free before each reserved instant" in " ".join(shown(view(planned)).split())
+    face, big = planned.models
+    own = tuple(replace(one, guard_ns=50_000 + 31_250 * number) for number, one in enumerate(big.segments))
+    text = " ".join(shown(view(replace(planned, models=(face, replace(big, segments=own))))).split())
+    assert "300 us at most kept free before a reserved instant; behind the shortest segments 50 us" in text
+
+
 def test_metrics():
     """A run without a miss shows jitter beside the floor, throughput beside its bounds, and losses."""
     text = shown(view(metrics()))

@@ -32,7 +32,7 @@ from framefit.runtime.channel import Dropped, FrameChannel
 from framefit.runtime.job import Job
 from framefit.runtime.log import FrameLog, FrameOutcome, LaunchLog
 from framefit.runtime.loop import Dispatcher, instants, steady
-from framefit.runtime.streams import Arrival, Feed
+from framefit.runtime.streams import Arrival, Events, Feed
 
 MS = 1_000_000
 RATE_HZ = 100.0
@@ -316,6 +316,20 @@ def test_a_model_without_a_frame_does_not_hold_up_the_others() -> None:
     assert launched(device, run) == [(label, 10.0 * k + at) for k in range(3) for label, at in (("a", 0), ("b", 1))]
 
 
+def test_only_launches_longer_than_planned_read_the_processor_time() -> None:
+    """The reading is a call of the system; a segment whose own guard is short needs less than it is planned to take."""
+    device = FakeDevice({"big.0": 2 * MS, "big.1": 4 * MS})
+    run = dispatcher(device, Entry("big", [MS, 2 * MS]))
+    run._jobs[0].quantiles_ns = [3 * MS, 3 * MS]
+    run._on_thread = True
+    run.run(3)
+    rows = run.launches.finished()
+    for program in (0, 1):
+        used = rows[rows[:, LaunchLog.PROGRAM] == program, LaunchLog.CPU]
+        assert len(used) == 3
+        assert ((used >= 0) == (program == 1)).all()
+
+
 @pytest.mark.parametrize("after_ns", [0, 3 * MS, 35 * MS, 36 * MS])
 def test_stop_ends_at_once_and_accounts_for_all(after_ns: int) -> None:
     """Only segments that follow one another do; frames in flight or waiting are unfinished, and have one fate."""
@@ -402,6 +416,19 @@ def test_a_long_run_reads_the_devices_events_in_time() -> None:
     assert [trace.kinds[id_] for id_ in trace.id[::2]] == [label for label, _, _ in device.launches]
     assert trace.meta.lost_events == 0
     assert not len(trace.loss_after)
+
+
+@pytest.mark.parametrize(("rate_hz", "big_us"), [(2000, 20), (100, 400)])
+def test_a_beat_without_a_millisecond_to_spare_is_recorded_all_the_same(rate_hz: float, big_us: int) -> None:
+    """In short windows, and where background segments leave little, events are read and progress is shown."""
+    device = FakeDevice(lambda label, _: MS // 10 if label == "face" else big_us * 1000)
+    entries = Entry("face", [MS // 10], priority=True), Entry("big", [big_us * 1000] * 40, queue=1)
+    run, shown, read = dispatcher(device, *entries, guard_ns=1000, rate_hz=rate_hz), list[int](), list[int]()
+    events = device.events
+    run._packets._events = lambda: read.append(run.windows) or events()
+    run.run(1000, on_idle=shown.append)
+    assert np.diff([0, *read]).max() <= 300
+    assert len(shown) > 900
 
 
 def test_losses_are_marked_where_they_were() -> None:
@@ -671,18 +698,123 @@ def test_a_full_queue_may_refuse_the_new_frame() -> None:
     )
 
 
-def test_a_backlog_of_priority_frames_is_worked_off_in_order() -> None:
-    """After a stall each waiting frame runs at once, before background work; what the queue could not hold is lost."""
+def test_frames_that_are_overdue_give_way_after_a_stall() -> None:
+    """The newest waiting frame runs at once, before background work; older ones would only have made it late."""
     device = FakeDevice(lambda _, number: 35 * MS if number == 1 else 2 * MS)
     entries = Entry("face", [2 * MS], priority=True, queue=2), Entry("big", [2 * MS])
     run = dispatcher(device, *entries)
     run.run(6)
-    assert launched(device, run)[:5] == [("face", 0.0), ("big", 2.0), ("face", 37.0), ("face", 39.0), ("face", 41.0)]
-    late = FrameOutcome.LATE
-    assert fates(run, 0) == dict(
-        enumerate([FrameOutcome.DONE, FrameOutcome.QUEUE_FULL, late, late, FrameOutcome.DONE, FrameOutcome.DONE])
+    assert launched(device, run)[:4] == [("face", 0.0), ("big", 2.0), ("face", 37.0), ("face", 40.0)]
+    full, overdue = FrameOutcome.QUEUE_FULL, FrameOutcome.OVERDUE
+    assert fates(run, 0) == dict(enumerate([FrameOutcome.DONE, full, overdue, *[FrameOutcome.DONE] * 3]))
+    assert [frame for frame, _ in entries[0].sink.taken] == [0, 3, 4, 5]
+
+
+@dataclass
+class Source:
+    """So many frames with each window, the last number from then on."""
+
+    counts: Sequence[int]
+    over: bool = False
+    _taken: int = 0
+
+    def __len__(self) -> int:
+        return self.counts[min(self._taken, len(self.counts) - 1)]
+
+    def take(self) -> int:
+        """As many as this window brings."""
+        count = len(self)
+        self._taken += 1
+        return count
+
+
+DONE, LATE, FULL, SKIPPED = FrameOutcome.DONE, FrameOutcome.LATE, FrameOutcome.QUEUE_FULL, FrameOutcome.SKIPPED
+
+
+@pytest.mark.parametrize(
+    ("face_ms", "rule", "queue", "keeps", "missed"),
+    [
+        (2, "drop-oldest", 2, False, {2: FULL, 3: FULL, 4: FULL}),
+        (2, "drop-newest", 2, False, {4: FrameOutcome.REFUSED, 5: FrameOutcome.REFUSED, 6: FrameOutcome.REFUSED}),
+        (4, "drop-oldest", 5, False, dict.fromkeys([4, 5, 6], FrameOutcome.OVERDUE)),
+        (6, "drop-oldest", 2, False, {2: FULL, 3: FULL, 4: FULL, 6: FrameOutcome.OVERDUE}),
+        (6, "drop-oldest", 5, False, dict.fromkeys([3, 4, 5, 6], FrameOutcome.OVERDUE)),
+        (6, "drop-newest", 5, False, dict.fromkeys([3, 4, 5, 6], FrameOutcome.OVERDUE)),
+        (6, "drop-oldest", 2, True, {2: FULL, 3: FULL, 4: FULL, 6: FrameOutcome.OVERDUE}),
+        (6, "block", 5, False, dict.fromkeys([3, 4, 5, 6], LATE)),
+    ],
+)
+def test_a_burst_costs_its_own_frames_only(
+    face_ms: int, rule: WhenFull, queue: int, keeps: bool, missed: Mapping[int, FrameOutcome]
+) -> None:
+    """Frames beyond the instants run in residuals; those that are overdue make no later one late."""
+    feed = Feed(rule == "block", frame_source=Source([1, 1, 5, 1]))
+    device = FakeDevice({"face": face_ms * MS, "voice": MS, "big": MS})
+    face = Entry("face", [face_ms * MS], priority=True, queue=queue, when_full=rule, feed=feed)
+    run = dispatcher(device, face, Entry("voice", [MS], priority=True), Entry("big", [MS]))
+    run._jobs[0].input = FrameChannel(queue, rule, keeps=keeps)
+    run.run(40)
+    found = fates(run, 0)
+    assert {frame: fate for frame, fate in found.items() if fate != DONE} == missed
+    assert fates(run, 1) == dict.fromkeys(range(40), DONE)
+    assert [frame for frame, _ in face.sink.taken] == [frame for frame in found if found[frame] in (DONE, LATE)]
+
+
+def test_a_model_with_a_state_sees_all_frames_that_its_queue_holds() -> None:
+    """What is overdue waits on while there is room, and what the residual has room for is caught up."""
+    feed = Feed(frame_source=Source([1, 1, 5, 1]))
+    entries = Entry("face", [6 * MS], priority=True, queue=8, feed=feed), Entry("voice", [MS], priority=True)
+    run = dispatcher(FakeDevice({"face": 6 * MS, "voice": MS}), *entries)
+    run._jobs[0].input = FrameChannel(8, keeps=True)
+    run.run(40)
+    found = fates(run, 0)
+    assert set(found.values()) == {DONE, LATE, FrameOutcome.RUN_ENDED}
+    assert [frame for frame, _ in entries[0].sink.taken] == list(range(40))
+
+
+def test_a_frame_without_an_instant_takes_no_other_models() -> None:
+    """It runs as a whole or not at all between two instants, whatever is due there."""
+    feed = Feed(frame_source=Source([1, 3, 1]))
+    face = Entry("face", [2 * MS, 2 * MS], priority=True, queue=4, feed=feed)
+    device = FakeDevice({"face.0": 2 * MS, "face.1": 2 * MS, "voice": MS, "big": MS})
+    entries = face, Entry("voice", [MS], priority=True, deadline_ns=8 * MS), Entry("big", [MS])
+    run = dispatcher(device, *entries, reserved=[[(0, 0), (7 * MS, 1)]])
+    run.run(6)
+    starts = [at for label, at in launched(device, run) if label == "voice"]
+    assert starts == [10.0 * window + 7 for window in range(6)]
+    overdue = FrameOutcome.OVERDUE
+    assert fates(run, 0) == dict(enumerate([DONE, DONE, overdue, overdue, *[DONE] * 4]))
+
+
+@pytest.mark.parametrize("counts", [[1, 1, 0, 1], [1, 1, 1, 2, 1], [1, 0, 1, 3, 0, 0, 1]])
+def test_every_second_frame_of_a_stream_that_slips(counts: list[int]) -> None:
+    """After a slip by one its frames are those of the windows with its instants again, not late for ever."""
+    feed = Feed(frame_source=Source(counts))
+    device = FakeDevice({"face": 6 * MS, "voice": 6 * MS})
+    entries = (
+        Entry("face", [6 * MS], priority=True, every=2, feed=feed),
+        Entry("voice", [6 * MS], priority=True, every=2, feed=Feed(frame_source=Source([0, 1]))),
     )
-    assert [frame for frame, _ in entries[0].sink.taken] == [0, 2, 3, 4, 5]
+    run = dispatcher(device, *entries, reserved=[[(0, 0)], [(0, 1)]])
+    run.run(60)
+    found = fates(run, 0)
+    slips = sum(count != 1 for count in counts)
+    assert sum(fate not in (DONE, SKIPPED) for fate in found.values()) <= slips
+    assert {fate for frame, fate in found.items() if frame > 6} == {DONE, SKIPPED}
+    assert sum(fate == DONE for fate in found.values()) >= 30 - slips
+    assert fates(run, 1) == {frame: SKIPPED if frame % 2 else DONE for frame in range(59)}
+
+
+def test_a_frame_without_an_instant_holds_no_event_up_longer_than_a_background_segment() -> None:
+    """Else the planned bound on an event's wait would not hold in a burst."""
+    for big_ms, fate in ((2, FrameOutcome.OVERDUE), (4, DONE)):
+        feed, wake = Feed(frame_source=Source([1, 2, 1])), Entry("wake", [MS], feed=Feed(frame_source=Source([0])))
+        entries = Entry("face", [3 * MS], priority=True, feed=feed), Entry("big", [big_ms * MS]), wake
+        run = dispatcher(FakeDevice({"face": 3 * MS, "big": big_ms * MS, "wake": MS}), *entries)
+        run._sporadic = [(2, run._jobs[2])]
+        run._sporadic[0][1].events = Events(Feed(), 50 * MS)
+        run.run(6)
+        assert fates(run, 0)[2] == fate
 
 
 def test_a_frame_that_waited_for_its_own_instant_is_not_run_early() -> None:

@@ -63,7 +63,10 @@ def test_a_stream_that_stalls(units: int) -> None:
 @pytest.mark.parametrize("units", [1, 2])
 @pytest.mark.parametrize(("queue", "kept"), [(1, [9]), (2, [8, 9]), (5, [5, 6, 7, 8, 9])])
 def test_a_burst(units: int, queue: int, kept: list[int]) -> None:
-    """Five frames come at once: as many as may wait are kept, the oldest of them go."""
+    """Five frames come at once: as many as may wait are kept, the oldest of them go.
+
+    Those of the priority model run at once; where they take the background model's time, its queue is full later on.
+    """
     group, feed = run(
         [Fault(kind="burst", name="camera", begin_ns=50 * MS, times=1, amount=5)], 20, units=units, queue=queue
     )
@@ -71,12 +74,9 @@ def test_a_burst(units: int, queue: int, kept: list[int]) -> None:
     for model in range(2):
         found = fates(group, model)
         assert sorted(found) == list(range(24))
-        assert [frame for frame in range(5, 10) if found[frame] != FrameOutcome.QUEUE_FULL][-len(kept) :] == kept[
-            -queue:
-        ]
-    assert [frame for frame, fate in fates(group, 1).items() if fate == FrameOutcome.QUEUE_FULL] == [
-        frame for frame in range(5, 10) if frame not in kept
-    ]
+        dropped = [frame for frame in range(24) if found[frame] == FrameOutcome.QUEUE_FULL]
+        assert dropped == [f for f in range(5, 10) if f not in kept or (f == 5 and units == 1 and model == 1)]
+        assert set(found.values()) <= {FrameOutcome.DONE, FrameOutcome.QUEUE_FULL}
 
 
 @pytest.mark.parametrize("waits", [False, True])

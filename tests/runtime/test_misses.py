@@ -125,10 +125,13 @@ def test_a_launch_that_hung_is_named_by_all_that_waited_for_it() -> None:
 
 
 def test_what_waits_behind_those_that_waited_names_it_too() -> None:
-    """Frames in a long queue come one after the other: the launch that hung is what made them wait."""
-    small = Entry("face", [(0, [4 * MS])], priority=True, queue=9)
-    found = explained(FakeDevice(lasts), small, Entry("b", [(0, [MS])]), windows=12, hangs="b")
+    """Frames in a long queue are overdue, or late one after the other: the launch that hung is what made them wait."""
+    quarter = MS // 4
+    device = FakeDevice(lambda label, _: 9 * MS if label == "face" else quarter)
+    long = Entry("face", [(0, [9 * MS])], priority=True, queue=9)
+    found = explained(device, long, Entry("b", [(0, [quarter])]), windows=12, hangs="b")
     assert {cause for _, cause, _ in found} == {"fault"}
+    assert any(detail.startswith("its deadline had passed while it waited: b") for _, _, detail in found)
     assert any("earlier priority frames that had waited for it" in detail for _, _, detail in found)
 
 

@@ -40,7 +40,7 @@ def made_group(
 def watch(group: UnitGroup, device: FaultyDevice, windows: int) -> None:
     """Run it, with faults counting from about the first release."""
     device.arm(device.clock.now_ns())
-    watched(group, device, PATIENCE, lambda leave: group.run(windows, stop=leave))
+    watched(group, device, PATIENCE, lambda: group.run(windows))
 
 
 @pytest.mark.parametrize("units", [1, 2])
@@ -118,9 +118,9 @@ def test_errors_and_interrupts_come_through() -> None:
     group, device, _ = made_group([])
     begun = threading.Event()
 
-    def play(leave: object) -> None:
+    def play() -> None:
         begun.set()
-        group.run(10_000, stop=leave)  # type: ignore[arg-type]
+        group.run(10_000)
 
     class Interrupted(RealClock):
         def now_ns(self) -> int:  # type: ignore[override]
@@ -140,8 +140,8 @@ def test_virtual_time_needs_no_thread() -> None:
     played = []
     device = FakeDevice(clock=VirtualClock())
     group, _ = made(device, Entry("big", [(0, [MS])]))
-    watched(group, device, PATIENCE, lambda leave: played.append((threading.current_thread(), leave())))
-    assert played == [(threading.current_thread(), False)]
+    watched(group, device, PATIENCE, lambda: played.append(threading.current_thread()))
+    assert played == [threading.current_thread()]
 
 
 def timetable(*, preemptive: bool) -> Timetable:

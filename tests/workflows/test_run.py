@@ -6,6 +6,8 @@ import csv
 import dataclasses
 import itertools
 import json
+import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +24,7 @@ from framefit.core.files import read_record
 from framefit.core.program import read_program
 from framefit.core.run_record import Metrics, RunInfo
 from framefit.devices.device import Binding, Completion
-from framefit.devices.host import realtime_priority_permitted
+from framefit.devices.host import available_cores, realtime_priority_permitted
 from framefit.devices.npu.packets import PacketBuffer
 from framefit.devices.ort import OrtDevice
 from framefit.profiling.pairing import pair_events
@@ -332,13 +334,16 @@ def test_a_sink_that_exists_is_refused(planned: Plan, ran: RunResult, folder: Pa
 
 def test_stopping_in_mid_run_saves_what_was_run(planned: Plan, ran: RunResult, tmp_path: Path) -> None:
     """``stop`` ends the run early; the folder is complete and says so."""
-    begun = [0]
+    begun, cores = [0], dict[str, set[int]]()
 
     def idle(windows: int, count: int) -> None:
         assert count == FRAMES
         begun[0] = windows
+        cores.update({t.name: os.sched_getaffinity(t.native_id) for t in threading.enumerate() if t.native_id})
 
     result = run(planned, windows=FRAMES, output=tmp_path / "out", force=True, on_idle=idle, stop=lambda: begun[0] >= 3)
+    if len(available_cores()) > 1:  # writing the journal must not keep the loop from its core
+        assert cores["framefit-run"].isdisjoint(cores["framefit-journal"])
     assert result.interrupted
     assert 3 <= result.metrics.windows < FRAMES
     assert_complete(tmp_path / "out", result.metrics.windows)

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import itertools
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ from framefit.core.files import read_record
 from framefit.core.model.builtin import BUILTIN
 from framefit.core.program import read_program
 from framefit.core.run_record import Metrics, Percentiles, RunInfo
+from framefit.devices.clock import VirtualClock
+from framefit.devices.device import Binding, Completion
 from framefit.devices.npu.device import NpuDevice
 from networks import NETWORKS, difference
 from workloads import listing, no_noise, write_app, write_models, write_target
@@ -469,6 +472,39 @@ def test_stopping_saves_what_was_simulated(planned: Plan, ran: RunResult, tmp_pa
     assert result.launches.submit_ns.tolist() == ran.launches.submit_ns[:count].tolist()
     assert len(result.trace) == len(packets(result))
     assert {path.name for path in result.folder.iterdir()} == {path.name for path in ran.folder.iterdir()}
+
+
+def test_little_lies_between_a_release_and_its_launch(
+    planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where caches are cold, each function called takes about a microsecond; the same counts in virtual time."""
+    calls, released, counts = [0], [-1], list[int]()
+    sleep, submit = VirtualClock.sleep_until_ns, NpuDevice.submit
+
+    def note_release(clock: VirtualClock, time_ns: int) -> None:
+        sleep(clock, time_ns)
+        released[0] = calls[0]
+
+    def note_launch(device: NpuDevice, binding: Binding) -> Completion:
+        if released[0] >= 0:
+            counts.append(calls[0] - released[0])
+        done = submit(device, binding)  # in which virtual time passes, too
+        released[0] = -1
+        return done
+
+    def count(frame: object, event: str, argument: object) -> None:
+        calls[0] += event == "call"
+
+    monkeypatch.setattr(VirtualClock, "sleep_until_ns", note_release)
+    monkeypatch.setattr(NpuDevice, "submit", note_launch)
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        simulate(planned, windows=20, outputs=True, output=tmp_path / "out")
+    finally:
+        sys.setprofile(before)
+    assert len(counts) >= 10
+    assert np.median(counts) <= 40
 
 
 def test_stopping_before_the_first_window_leaves_one(planned: Plan, ran: RunResult, tmp_path: Path) -> None:

@@ -192,16 +192,21 @@ class Journal:
         """An existing file anywhere, which grows from its present end on."""
         return self._files.setdefault(str(path), JournalFile(self, path, path.stat().st_size))
 
-    def start(self, note: Callable[[], bytes]) -> None:
+    def start(
+        self,
+        note: Callable[[], bytes],
+        place: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+    ) -> None:
         """Write in a thread from now on.
 
         Args:
             note: called by the thread before each write; makes a line about the state of the run.
+            place: entered by the thread, to leave the core of the thread that starts it, which it has else.
         """
         if self.folder is None:
             return
         self.in_thread, self._note, self._notes = True, note, self.file("state.jsonl")
-        self._thread = threading.Thread(target=self._work, name="framefit-journal", daemon=True)
+        self._thread = threading.Thread(target=self._work, args=(place,), name="framefit-journal", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
@@ -218,19 +223,20 @@ class Journal:
             self._thread = None
         self.in_thread = False
 
-    def _work(self) -> None:
-        while True:
-            ended = self._ended.wait(_WRITE_S)
-            if not ended:
-                self._asleep.acquire(blocking=False)  # earlier wake-ups do not count
-                self._asleep.acquire(timeout=_WAKE_S)
-            self._notes.append(self._note() + b"\n")
-            for file in list(self._files.values()):
-                if file is not self._notes:
-                    file.write()
-            self._notes.write()  # last, since its lines refer to data in the other files
-            if ended:
-                return
+    def _work(self, place: Callable[[], contextlib.AbstractContextManager[object]]) -> None:
+        with place():
+            while True:
+                ended = self._ended.wait(_WRITE_S)
+                if not ended:
+                    self._asleep.acquire(blocking=False)  # earlier wake-ups do not count
+                    self._asleep.acquire(timeout=_WAKE_S)
+                self._notes.append(self._note() + b"\n")
+                for file in list(self._files.values()):
+                    if file is not self._notes:
+                        file.write()
+                self._notes.write()  # last, since its lines refer to data in the other files
+                if ended:
+                    return
 
 
 def read_rows(path: Path, size: int) -> bytes:

@@ -10,7 +10,6 @@ __all__ = ["Rotation", "turns_between", "turns_in_proportion"]
 
 _MOST_TURNS = 8  # of a model in a round: bounds on ages count whole rounds
 _WRONG = 0.1  # largest error of a share
-_EVER = 1 << 62
 
 
 class Rotation:
@@ -58,13 +57,11 @@ class Rotation:
         due = needed_ns[self.turn] if needed_ns else None
         if due is not None and due <= room_ns:
             return self.turn
-        chosen, longest = None, -_EVER
-        for step in range(len(self._order)):  # of equals the next in turn
-            model = self._order[(self._place + step) % len(self._order)]
-            needed = needed_ns[model]
-            if needed is not None and longest < needed <= room_ns:
-                chosen, longest = model, needed
-        return chosen
+        longest = max((needed for needed in needed_ns if needed is not None and needed <= room_ns), default=None)
+        if longest is None:
+            return None
+        places = (self._order[place - len(self._order)] for place in range(self._place, self._place + len(self._order)))
+        return next(model for model in places if needed_ns[model] == longest)  # of equals the next in turn
 
     def finished(self, model: int) -> None:
         """Record that a frame of ``model`` is done; if it was its turn, the next turn begins."""

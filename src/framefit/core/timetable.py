@@ -266,7 +266,7 @@ class Refusal(Record, kw_only=True):
     Attributes:
         kind: a proof that there is none, or a search that ended without one.
         reason: the binding constraint, as a sentence.
-        searched_s: time of the search.
+        searched_s: of the solver's work, as it counts it; where results are too old, time of the search.
         lateness_ns: greatest lateness in the best schedule, or excess of an age; ``None``: there is none.
         bound_ns: lower bound of it.
     """

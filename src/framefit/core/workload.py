@@ -65,8 +65,8 @@ class Schedule(Record, kw_only=True):
             segments cooperatively.
         ladder: plan further timetables in advance, for launches that take longer than now, and change to them when
             launches do (docs/ladder.md).
-        search_s: seconds that a solver may search for a schedule of the priority models after the fast search has
-            found none; 0: it is not used.
+        search_s: seconds of work that a solver may spend on a schedule of the priority models after the fast search
+            has found none, counted by the solver: how busy the machine is does not matter; 0: it is not used.
     """
 
     priority_position: Literal["start", "middle", "end"] = "start"

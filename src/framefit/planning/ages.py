@@ -144,7 +144,8 @@ class Spans:
     def done_each_ns(self, begins_ns: Iterable[int], work: Sequence[int]) -> list[int | None]:
         """The same from each of several instants on."""
         work, needed = self.needs(work)
-        return [self._done_ns(begin_ns, work, needed) for begin_ns in begins_ns]
+        known: dict[tuple[int, int], tuple[int, int]] = {}
+        return [self._done_ns(begin_ns, work, needed, known) for begin_ns in begins_ns]
 
     def needs(self, work: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
         """What segments take at most, and what has to be left in a span for them to start.
@@ -161,27 +162,47 @@ class Spans:
         own = (after - before for before, after in itertools.pairwise(work))
         return taken, [0, *(before + self.needed_ns(quantile) for before, quantile in zip(taken, own, strict=False))]
 
-    def _done_ns(self, begin_ns: int, work: Sequence[int], needed: Sequence[int]) -> int | None:
-        """When it is done; ``needed``: what was done before each segment starts, and what that needs."""
+    def _done_ns(
+        self, begin_ns: int, work: Sequence[int], needed: Sequence[int], known: dict[tuple[int, int], tuple[int, int]]
+    ) -> int | None:
+        """When it is done.
+
+        Args:
+            begin_ns: after the beginning of window 0.
+            work: what was done before each segment, and in all.
+            needed: what that and the segment need.
+            known: place of a window in the pattern and what is done when it begins -> windows until all is done, and
+                the time in that window; from many instants on, windows begin alike.
+        """
         first, now = self._at(begin_ns)
-        done, at = 0, 0  # segments, and of ``work``
-        if work[-1] == 0:
+        at, whole, pattern = 0, work[-1], len(self.free)
+        if whole == 0:
             return begin_ns
-        for window in range(first, first + _MOST_WINDOWS):
-            for begin, end in self.free[window % len(self.free)]:
-                served = max(now, begin) + self.events_ns
-                if served >= end:
-                    continue
-                now = served
-                if self.preemptive:
-                    reached = min(work[-1], at + end - now)
-                else:
-                    done = bisect_right(needed, at + end - now) - 1
-                    reached = work[done]
-                now, at = now + reached - at, reached
-                if at == work[-1]:
-                    return self.begin_ns(window) + now
-            now = 0
+        passed: list[tuple[int, int]] = []
+        window = first
+        while window < first + _MOST_WINDOWS:
+            left = known.get((window % pattern, at)) if passed else None
+            if left is not None:
+                window, now, at = window + left[0], left[1], whole
+            else:
+                passed.append((window, at))
+                for begin, end in self.free[window % pattern]:
+                    served = max(now, begin) + self.events_ns
+                    if served >= end:
+                        continue
+                    now = served
+                    if self.preemptive:
+                        reached = min(whole, at + end - now)
+                    else:
+                        reached = work[bisect_right(needed, at + end - now) - 1]
+                    now, at = now + reached - at, reached
+                    if at == whole:
+                        break
+            if at == whole:
+                for earlier, before in passed[1:]:  # the first one does not begin with the window
+                    known[earlier % pattern, before] = window - earlier, now
+                return self.begin_ns(window) + now
+            window, now = window + 1, 0
         return None
 
 

@@ -20,7 +20,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from framefit.core.timetable import Refusal, in_order
 from framefit.planning.beat import Beat, Layout
 from framefit.planning.candidates import Arranged, Run, UnitCandidate
 from framefit.planning.partition import beside
+from framefit.planning.placement_search import limited, spent_s
 from framefit.planning.reserved import Due, frames_due
 
 _MOST_INTERVALS = 4000  # frames x pieces x units that the solver gets somewhere with
@@ -74,7 +74,6 @@ class _Model:
         handed: bytes that each group hands on.
     """
 
-    candidate: UnitCandidate
     groups: list[tuple[int, int]]
     work_ns: list[list[int | None]]
     handed: list[int]
@@ -87,7 +86,7 @@ class PrioritySearch:
         candidates: all models.
         beat: windows, guard, demands, links; its layout does not count.
         units: names.
-        limit_s: for all searches together.
+        limit_s: of the solver's work, for all searches together.
         notify: receives what is being done.
         kept: models stay where they are supported, and are not cut.
     """
@@ -107,7 +106,6 @@ class PrioritySearch:
         self.units, self.limit_s, self.notify = list(units), limit_s, notify
         self.beat = dataclasses.replace(beat, layout=None)
         self.kept, self.spent_s = kept, 0.0
-        self._begun = time.monotonic()
         priority = [candidate for candidate in self.candidates if candidate.model.role == "priority"]
         bare = [one.planned([Run(self.units[0], 0, len(one.names) - 1)], 1) for one in priority]
         self.ordered = in_order(sorted(bare, key=lambda model: model.name))
@@ -140,7 +138,7 @@ class PrioritySearch:
             )
             formulation = _Formulation(self, self._models(cut=cut, full=full), cut=cut)
             status, schedule = formulation.solved(limit_s)
-            self.spent_s = time.monotonic() - self._begun
+            self.spent_s += formulation.spent_s
             self._impossible = status == "impossible"
             if schedule is not None:
                 yield schedule
@@ -154,9 +152,10 @@ class PrioritySearch:
         self.proved = self._binding[0] is not None
         if self.frames and not self.proved:
             models = self._models(cut=not self.kept, full=False)
-            status, _ = _Formulation(self, models, cut=not self.kept).solved(min(self._left_s(), _IMPOSSIBLE_S))
+            formulation = _Formulation(self, models, cut=not self.kept)
+            status, _ = formulation.solved(min(self._left_s(), _IMPOSSIBLE_S))
             self.proved = status == "impossible"
-            self.spent_s = time.monotonic() - self._begun
+            self.spent_s += formulation.spent_s
         return self.proved
 
     def arranged(self, arranged: Arranged, arrange: Callable[[Schedule], Arranged]) -> tuple[Arranged, Schedule | None]:
@@ -190,10 +189,9 @@ class PrioritySearch:
         """Why there is no schedule, or how far one was found to be missing."""
         reason, least_ns = self._binding
         models = self._models(cut=not self.kept, full=False)
-        late = _Formulation(self, models, cut=not self.kept, late_ns=least_ns).least_lateness(
-            min(max(self._left_s(), 0.2), _LATENESS_S)
-        )
-        self.spent_s = time.monotonic() - self._begun
+        formulation = _Formulation(self, models, cut=not self.kept, late_ns=least_ns)
+        late = formulation.least_lateness(min(max(self._left_s(), 0.2), _LATENESS_S))
+        self.spent_s += formulation.spent_s
         lateness_ns, bound_ns = late if late is not None else (None, None)
         if reason is not None or self.proved:
             if reason is None and lateness_ns == 0:
@@ -207,7 +205,8 @@ class PrioritySearch:
             )
         return Refusal(
             kind="not found",
-            reason=f"no order of the priority models that meets all deadlines was found in {self.spent_s:.2g} s, nor a "
+            reason=f"no order of the priority models that meets all deadlines was found in {self.spent_s:.2g} s of the "
+            "solver's work, nor a "
             "proof that there is none",
             searched_s=self.spent_s,
             lateness_ns=lateness_ns,
@@ -215,7 +214,7 @@ class PrioritySearch:
         )
 
     def _left_s(self) -> float:
-        return self.limit_s - (time.monotonic() - self._begun)
+        return self.limit_s - self.spent_s
 
     # What binds -------------------------------------------------------------------------------------------------------
 
@@ -304,7 +303,7 @@ class PrioritySearch:
                 ]
             )
         handed = [candidate.boundary_bytes[last] for _, last in groups]
-        return _Model(candidate, groups, [list(row) for row in zip(*columns, strict=True)], handed)
+        return _Model(groups, [list(row) for row in zip(*columns, strict=True)], handed)
 
     def rooms_needed(self) -> list[list[int | None]]:
         """What has to fit between priority launches for background models, guard included, by unit."""
@@ -360,7 +359,7 @@ class _Formulation:
         from ortools.sat.python import cp_model  # it takes a third of a second to load
 
         self.cp_model, self.model, self.search = cp_model, cp_model.CpModel(), search
-        self.models, self.cut, self.beat = models, cut, search.beat
+        self.models, self.cut, self.beat, self.spent_s = models, cut, search.beat, 0.0
         self.units = range(len(search.units))
         self.starts: dict[tuple[int, int], Any] = {}
         self.ends: dict[tuple[int, int], Any] = {}
@@ -511,17 +510,16 @@ class _Formulation:
 
     # Answers ----------------------------------------------------------------------------------------------------------
 
-    def _solver(self, limit_s: float) -> Any:
-        solver = self.cp_model.CpSolver()
-        solver.parameters.max_time_in_seconds = limit_s
-        solver.parameters.num_workers = 1  # the same answer on any number of cores
-        solver.parameters.random_seed = 0
-        return solver
+    def _ended(self, limit_s: float) -> tuple[Any, int]:
+        """A solver that has ended, and its status."""
+        solver = limited(self.cp_model.CpSolver(), limit_s)
+        status = solver.solve(self.model)
+        self.spent_s += spent_s(solver)
+        return solver, status
 
     def solved(self, limit_s: float) -> tuple[Literal["found", "impossible", "unknown"], Schedule | None]:
         """A schedule, a proof that there is none, or neither."""
-        solver = self._solver(limit_s)
-        status = solver.solve(self.model)
+        solver, status = self._ended(limit_s)
         if status == self.cp_model.INFEASIBLE:
             return "impossible", None
         if status not in (self.cp_model.OPTIMAL, self.cp_model.FEASIBLE):
@@ -530,8 +528,8 @@ class _Formulation:
 
     def least_lateness(self, limit_s: float) -> tuple[int, int] | None:
         """The least lateness that was found, and a bound on it; ``None``: nothing was found."""
-        solver = self._solver(limit_s)
-        if solver.solve(self.model) not in (self.cp_model.OPTIMAL, self.cp_model.FEASIBLE):
+        solver, status = self._ended(limit_s)
+        if status not in (self.cp_model.OPTIMAL, self.cp_model.FEASIBLE):
             return None
         return int(solver.objective_value), int(solver.best_objective_bound)
 

@@ -264,8 +264,10 @@ class _Replicating:
     def _play(self, made: _Played, windows: int) -> list[_Played]:
         """So many windows; nothing where segments do not fit, or where the same was played before."""
         cut = self._search.cut(made.stages, self._search.slots(made.stages, spare=2), made.turns, made.longest_ns)
-        key = None if cut is None else (windows, repr(cut[1]), repr(made.turns))
-        if cut is None or key in self._known:
+        if cut is None:
+            return []
+        key = (windows, *((name, tuple(runs), made.turns.get(name)) for name, runs in cut[1].items()))
+        if key in self._known:
             return []
         self._known.add(key)
         rates, used = median_rates(self._search.beat.guarded(cut[0]), cut[0], windows)

@@ -441,7 +441,7 @@ def _over_windows(beat: Beat, ordered: Sequence[PlannedModel], layout: Layout | 
     for window in range(count):
         total += beat.pattern_ns[window % len(beat.pattern_ns)]
     if layout is None:
-        sequence = earliest_deadline(tuple(frames), beat.late_ns, beat.excess_ratio, total)
+        sequence = earliest_deadline(tuple(frames), beat.late_ns, beat.excess_ratio)
     else:
         numbers = {(frame.model, frame.window): number for number, frame in enumerate(frames)}
         sequence = tuple((numbers[model, window], part, floor) for model, window, part, floor in layout.parts)
@@ -534,23 +534,22 @@ def _positioned(beat: Beat, windows: Sequence[Sequence[Placed]]) -> list[list[Pl
 
 
 @functools.lru_cache(maxsize=256)
-def earliest_deadline(frames: tuple[Due, ...], late_ns: int, excess: float, total_ns: int) -> Order:
+def earliest_deadline(frames: tuple[Due, ...], late_ns: int, excess: float) -> Order:
     """The order of all parts by earliest deadline with look-ahead, with the instants up to which units wait on purpose.
 
     Args:
         frames: of one repetition.
         late_ns: of a launch before which its unit is idle.
         excess: how much longer than planned a launch may take.
-        total_ns: length of the repetition.
     """
-    return _EarliestDeadline(frames, late_ns, excess, total_ns).order()
+    return _EarliestDeadline(frames, late_ns, excess).order()
 
 
 class _EarliestDeadline:
     """Plays one repetition through: at each instant every idle unit takes what is due first, or waits."""
 
-    def __init__(self, frames: Sequence[Due], late_ns: int, excess: float, total_ns: int) -> None:
-        self.frames, self.late_ns, self.last_ns = frames, late_ns, 2 * total_ns
+    def __init__(self, frames: Sequence[Due], late_ns: int, excess: float) -> None:
+        self.frames, self.late_ns = frames, late_ns
         self.work = [[math.ceil((1 + excess) * part.work_ns) for part in frame.parts] for frame in frames]
         self.due: list[list[int]] = []  # when each part has to be done
         for frame, work in zip(frames, self.work, strict=True):

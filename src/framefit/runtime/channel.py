@@ -70,10 +70,10 @@ class Channel(Generic[T]):
         except IndexError:
             return None
 
-    def head(self) -> T | None:
-        """The item that waited longest, which stays."""
+    def head(self, behind: int = 0) -> T | None:
+        """The item that waited longest, or so many behind it, which stays; ``None``: not so many wait."""
         try:
-            return self._items[0]
+            return self._items[behind]
         except IndexError:
             return None
 
@@ -116,6 +116,7 @@ class FrameChannel(Channel[Arrival]):
         buffers: let go of frames that are dropped or were read; what was taken stays until as much is taken again.
         by_message: frames come from other models or units at any time, not with windows.
         limit: has to allow a frame to begin.
+        keeps: frames that are overdue wait on while there is room: their model has a state, and is to see them all.
     """
 
     def __init__(
@@ -127,10 +128,12 @@ class FrameChannel(Channel[Arrival]):
         buffers: Sequence[FrameBuffers] = (),
         by_message: bool = False,
         limit: FrameLimit | None = None,
+        keeps: bool = False,
     ) -> None:
         super().__init__(slots, when_full)
         self.frames = frames
         self.limit = limit
+        self._keeps = keeps
         self._buffers = tuple(buffers)
         self._in_use: deque[int] = deque()
         self._by_message = by_message
@@ -181,6 +184,23 @@ class FrameChannel(Channel[Arrival]):
                 return self._take()
         return self._take()
 
+    def give_way(self, is_overdue: Callable[[Arrival], bool], launches: int) -> list[Arrival]:
+        """Drop frames that are overdue while more wait than can be launched without making newer ones late.
+
+        None where the stream waits for them instead ("block").
+
+        Args:
+            is_overdue: whether a launch is, by the newest of its frames.
+            launches: how many can be.
+
+        Returns:
+            The frames that are dropped.
+        """
+        if self._lock is not None:
+            with self._lock:
+                return self._give_way(is_overdue, launches)
+        return self._give_way(is_overdue, launches)
+
     def clear(self) -> list[Arrival]:
         """Empty it; returns what waited."""
         arrivals = []
@@ -221,10 +241,21 @@ class FrameChannel(Channel[Arrival]):
         self._let_go(dropped.frame)
         return Dropped(dropped, FrameOutcome.REFUSED if dropped is arrival else FrameOutcome.QUEUE_FULL)
 
+    def _give_way(self, is_overdue: Callable[[Arrival], bool], launches: int) -> list[Arrival]:
+        dropped: list[Arrival] = []
+        if self.when_full == "block" or (self._keeps and len(self._items) < self.slots):
+            return dropped
+        while len(self._items) >= (launches + 1) * self.frames and is_overdue(self._items[self.frames - 1]):
+            for _ in range(self.frames):
+                dropped.append(self._items.popleft())
+                self._let_go(dropped[-1].frame)
+        return dropped
+
     def _take(self) -> tuple[list[Arrival], int]:
         if len(self._items) < self.frames:
             return [], -1
-        taken = [self._items.popleft() for _ in range(self.frames)]
+        pop = self._items.popleft
+        taken = [pop()] if self.frames == 1 else [pop() for _ in range(self.frames)]
         if self._buffers:
             self._in_use.extend(arrival.frame for arrival in taken)
             while len(self._in_use) > self.frames:

@@ -42,6 +42,7 @@ class Part:
         begins: first layer of each segment.
         finest: cut wherever any timetable cuts it; ``None``: no other one cuts it elsewhere.
         slots: frames of the model that may be in flight, where it has several stages.
+        quantiles_ns: planned quantile of each segment; none: it is what the segment needs.
     """
 
     execution: Launchable
@@ -51,6 +52,7 @@ class Part:
     begins: Sequence[int] = ()
     finest: Part | None = None
     slots: int = 1
+    quantiles_ns: Sequence[int] = ()
 
 
 @dataclass(eq=False)
@@ -68,6 +70,7 @@ class Job:
         feed: brings them; shared by models whose streams stay in step.
         sinks: where outputs go, and which (``None``: all).
         every: windows between its frames; the frames between are skipped.
+        first: number of a frame that is not, modulo ``every``.
         model: its number in the log of frames; ``None``: that of the job.
         observers: follow the model's frames.
         join: brings its frames, instead of the feed, where it reads other models.
@@ -82,6 +85,7 @@ class Job:
         migrated: the job that takes its frames, on another unit, since its own one fails; ``None``: it does so itself.
         replicas: of the model, where it has several; the job is one replica's, or a stage of it.
         events: bring its frames at any time, instead of the feed, where the model is sporadic.
+        quantiles_ns: planned quantile of each segment; none: it is what the segment needs.
     """
 
     execution: Launchable
@@ -93,6 +97,7 @@ class Job:
     input: FrameChannel
     sinks: Sequence[tuple[Sink, Sequence[str] | None]] = ()
     every: int = 1
+    first: int = 0
     feed: Feed = field(default_factory=Feed)
     observers: Sequence[FrameObserver] = ()
     model: int | None = None
@@ -108,6 +113,7 @@ class Job:
     migrated: MigratedJob | None = None
     replicas: Replicas | None = None
     events: Events | None = None
+    quantiles_ns: Sequence[int] = ()
     _inputs: tuple[TensorInfo, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -160,12 +166,16 @@ class Job:
         """Where the model's frames wait; of a first stage."""
         return self.input if self.migrated is None else self.migrated.input
 
+    def skips(self, frame: int) -> bool:
+        """Whether a frame is one of those between."""
+        return (frame - self.first) % self.every > 0
+
     def accepts(self, frame: int, turn: int) -> bool:
         """Whether a frame may come now, as far as this model goes: it is skipped, or there is room for it.
 
         A priority model of ``every`` n has its instants at turns 0, n, 2n, ... of its stream: there only.
         """
-        if frame % self.every:
+        if self.skips(frame):
             return True
         return not (self.queue.full or (self.priority and turn % self.every))
 
@@ -205,8 +215,10 @@ class Job:
         """
         if not self._inputs:
             return
-        read = [self.read(arrival.frame) for arrival in self.in_flight]
-        self.execution.load(read[0] if self.frames == 1 else read)
+        if len(self.in_flight) == 1:
+            self.execution.load(self.read(self.in_flight[0].frame))
+        else:
+            self.execution.load([self.read(arrival.frame) for arrival in self.in_flight])
 
     # Frames that end ------------------------------------------------------------------------------------------------
 
@@ -274,7 +286,15 @@ class Job:
     def part(self) -> Part:
         """Its present part."""
         slots = 1 if self.pipeline is None else self.pipeline.slots
-        return Part(self.execution, self.first_program, self.estimates_ns, self.deadline_ns, self.begins, slots=slots)
+        return Part(
+            self.execution,
+            self.first_program,
+            self.estimates_ns,
+            self.deadline_ns,
+            self.begins,
+            slots=slots,
+            quantiles_ns=self.quantiles_ns,
+        )
 
     def take_up(self, part: Part) -> None:
         """Have another part from here on, between two launches.
@@ -288,7 +308,7 @@ class Job:
         if self.migrated is not None:
             self.migrated.deadline_ns = part.deadline_ns
         if part.execution is self.execution:  # another thread may be at it
-            self.estimates_ns, self.begins = part.estimates_ns, part.begins
+            self.estimates_ns, self.quantiles_ns, self.begins = part.estimates_ns, part.quantiles_ns, part.begins
             return
         if self.next_segment:
             layer = self.begins[self.next_segment]
@@ -297,7 +317,7 @@ class Job:
             self.next_segment = list(part.begins).index(layer)
         part.execution.follow(self.execution)
         self.execution, self.first_program = part.execution, part.first_program
-        self.estimates_ns, self.begins = part.estimates_ns, part.begins
+        self.estimates_ns, self.quantiles_ns, self.begins = part.estimates_ns, part.quantiles_ns, part.begins
 
 
 @dataclass(eq=False)
@@ -387,6 +407,7 @@ class Pipeline:
             first_program=job.first_program + begin,
             priority=job.priority,
             estimates_ns=job.estimates_ns[begin : begin + len(execution.labels)],
+            quantiles_ns=job.quantiles_ns[begin : begin + len(execution.labels)],
             deadline_ns=job.deadline_ns,
             sources=job.sources if first else {},
             input=job.input.limited(_begin_limit(job, self))
@@ -635,6 +656,7 @@ class Replicas:
                 execution=executions[begin],
                 first_program=job.first_program + segment,
                 estimates_ns=job.estimates_ns[segment : segment + len(replica.segments)],
+                quantiles_ns=job.quantiles_ns[segment : segment + len(replica.segments)],
                 replicas=self,
             )
             between = [stage[-1].boundary_bytes for stage in replica.stages]

@@ -45,6 +45,7 @@ class FrameOutcome(IntEnum):
     NOT_FINITE = 10
     NOT_GIVEN = 11
     TOO_SOON = 12
+    OVERDUE = 13
 
 
 class FaultCause(IntEnum):
@@ -514,6 +515,7 @@ OUTCOME_WORDS: dict[FrameOutcome, OutcomeText] = {
     FrameOutcome.NOT_FINITE: ("dropped", "fault: outputs not finite"),
     FrameOutcome.NOT_GIVEN: ("dropped", "a model that it reads did not give it"),
     FrameOutcome.TOO_SOON: TOO_SOON,
+    FrameOutcome.OVERDUE: ("dropped", "its deadline had passed while it waited"),
 }
 FLAGGED: tuple[OutcomeText, OutcomeText] = (
     ("done", "outputs not finite"),

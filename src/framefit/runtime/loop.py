@@ -64,7 +64,8 @@ from framefit.runtime.switching import LaunchObserver, Rung, Share, Stretch, Tim
 
 LEAD_NS = 20_000_000
 """Between the call and the first release."""
-_IDLE_NS = 1_000_000  # sinks and progress get a turn only when this much of a window is left
+_IDLE_NS = 1_000_000  # sinks and progress get a turn only when this much of a window is left, or
+_IDLE_PART = 4  # the fourth part of a short one; in virtual time they take none
 _PENDING_OUTPUTS = 64  # outputs that may wait for such a turn
 _PENDING_FRAMES = 256  # whose outcome may
 _DRAIN_WINDOWS = 256  # between two looks into the event buffer of a device on this host
@@ -175,6 +176,7 @@ class Dispatcher:
         self._models = [index if job.model is None else job.model for index, job in enumerate(jobs)]
         self._background = [(index, job) for index, job in enumerate(jobs) if not job.priority]
         self._sporadic = [(index, job) for index, job in enumerate(jobs) if job.events is not None]
+        self._instant_jobs = {index for index, job in enumerate(jobs) if job.priority and job.reads_streams}
         self._turns = {index: turn for turn, (index, _) in enumerate(self._background)}
         self._needed: list[int | None] = [None] * len(self._background)  # quantiles of what each would launch next
         self.switcher = switcher or TimetableSwitcher(Rung(grid, [share_of(jobs, guard_ns, reserved)]))
@@ -201,11 +203,14 @@ class Dispatcher:
         self._coming: list[Message] = []  # a heap: what cannot be used yet
         self._agenda: deque[tuple[int, int]] = deque()  # when which priority job is due
         self._awaited: list[int] = []  # priority jobs that were due before their frames were here
+        self._behind: set[int] = set()  # of those, jobs of which more frames may wait than instants are due
         self._outputs = self.mailbox.outputs
         self._completed: deque[tuple[int, Sequence[Arrival], int, int]] = deque()  # job, frames, start, finish
         self._collects = collects
         self._packets = Packets(device.events, journal if collects else None)
         self._drained, self._drained_s = 0, 0.0
+        shortest_ns = self._stretch.rung.grid.shortest_ns
+        self._idle_ns = min(_IDLE_NS, shortest_ns // _IDLE_PART) if isinstance(clock, RealClock) else 0
         self._last_finish = -1
         self._read_ns = 0, 0  # time, and this thread's on the processor
         self.ended = False
@@ -302,7 +307,7 @@ class Dispatcher:
         while not self.ended and not stop():
             now = clock.now_ns()
             while now >= (next_release := self._next_release) and self.windows < windows:
-                if self._dried_up():
+                if self._waiting and self._dried_up():
                     self.ended = True
                     break
                 if self.switcher.unsettled:
@@ -318,12 +323,16 @@ class Dispatcher:
             if agenda and agenda[0][0] <= now:
                 index = agenda[0][1]
                 job = self._jobs[index]
+                if self._behind:
+                    self._drop_overdue(index, job, now)
                 if job.ready:
                     self._launch(index, now)
                 elif job.owed:
                     awaited.append(index)
                 if not job.busy or (index in self._cut and self._due_again(index)):
                     agenda.popleft()  # one frame an instant, or one segment: the next one has its own
+                    if len(job.input) and index in self._instant_jobs:
+                        self._behind.add(index)
                 continue
             over = now >= next_release  # the last window's end; what it has left to be done later still is
             if over and not (agenda and agenda[-1][0] >= next_release):
@@ -380,9 +389,11 @@ class Dispatcher:
     def _put_down(self, due: Sequence[tuple[int, int]]) -> None:
         """Note what a window brings; what an earlier one has left to be done may come later."""
         agenda = self._agenda
-        if agenda and due and due[0][0] < agenda[-1][0]:
-            due = sorted([*agenda, *due], key=lambda entry: entry[0])
-            agenda.clear()
+        if agenda:
+            self._behind.update(index for _, index in agenda if index in self._instant_jobs)
+            if due and due[0][0] < agenda[-1][0]:
+                due = sorted([*agenda, *due], key=lambda entry: entry[0])
+                agenda.clear()
         agenda.extend(due)
 
     def _due_again(self, index: int) -> bool:
@@ -401,9 +412,7 @@ class Dispatcher:
 
     def _dried_up(self) -> bool:
         """Whether streams that wait have ended, and their frames are done."""
-        for feed, members in self._feeds:
-            if not feed.waits:
-                continue  # its end is noticed where a frame is read
+        for feed, members in self._waiting:
             sources = [source for _, job in members for source in job.sources.values()]
             feed.ended = feed.over or not all(source.has(feed.delivered) for source in sources)
             dry = feed.ended and not any(self._has_work(job) for _, job in members)
@@ -437,13 +446,19 @@ class Dispatcher:
         turn = window - stretch.origin
         if feed.streams:
             turn = stretch.rung.grid.occurrence(min(feed.streams), turn)
-        return not feed.over and all(self._may_come(job, feed.delivered, turn) for _, job in members)
+        released_ns = stretch.release_ns(window)
+        return not feed.over and all(self._may_come(job, feed.delivered, turn, released_ns) for _, job in members)
 
-    def _may_come(self, job: Job, frame: int, turn: int) -> bool:
+    def _may_come(self, job: Job, frame: int, turn: int, now: int) -> bool:
         """Whether a job takes a frame now, or skips it, and the models that read it have room for what it will give."""
         if not job.accepts(frame, turn):
             return False
-        return bool(frame % job.every) or self._readers.have_room(job, job.backlog + 1)
+        if job.skips(frame):
+            return True
+        first = job.queue.head(job.frames - 1)
+        if job.priority and first is not None and self._is_overdue(job, first, now):
+            return False  # else this one would be late for it, and all that follow
+        return self._readers.have_room(job, job.backlog + 1)
 
     def admit(
         self, members: Sequence[tuple[int, Job]], arrival: Arrival, released_ns: int, by_another: bool = False
@@ -451,20 +466,41 @@ class Dispatcher:
         """A frame arrives at these jobs, with their numbers; ``by_another`` thread, before this one comes to it."""
         frame, window = arrival
         for index, job in members:
-            if frame % job.every:
+            if (frame - job.first) % job.every and not (index in self._behind and self._renews(index, arrival)):
                 self.frames.add(self._models[index], frame, FrameOutcome.SKIPPED, window, released_ns)
                 continue
             dropped = self._offer(job, arrival)
+            if job.every > 1 and index in self._instant_jobs:
+                self._behind.add(index)  # if the stream has not kept its beat, it comes in a window without an instant
             if self._one_thread and not by_another and index in self._turns:
                 self._needed[self._turns[index]] = job.next_ns
             if dropped is not None:
                 self.reject(index, [dropped.arrival], dropped.outcome)
+
+    def _renews(self, index: int, arrival: Arrival) -> bool:
+        """Whether a frame that would be skipped comes with an instant of its model, for which one waits too long.
+
+        That one came in a window without an instant, since the stream has not kept its beat, and so would all after it:
+        from here on the model takes frames of other numbers.
+        """
+        job, (frame, window) = self._jobs[index], arrival
+        waits = job.input.head(job.frames - 1)
+        if waits is None or job.input.when_full == "block" or all(due != index for _, due in self._due(window)):
+            return False
+        if not self._is_overdue(job, waits, self.release(window)):
+            return False
+        job.first = frame % job.every
+        return True
 
     def reject(self, index: int, arrivals: Iterable[Arrival], outcome: FrameOutcome) -> None:
         """Frames that came to a job's model are dropped."""
         for frame, window in arrivals:
             came_ns = self._came_ns(self._jobs[index], frame, window)
             self.frames.add(self._models[index], frame, outcome, window, came_ns)
+
+    def _is_overdue(self, job: Job, arrival: Arrival, now: int) -> bool:
+        """Whether the deadline of a frame that waits for a job has passed."""
+        return job.deadline_ns is not None and self._came_ns(job, *arrival) + job.deadline_ns <= now
 
     def _came_ns(self, job: Job, frame: int, window: int) -> int:
         """When a frame came: with the release of its window, or, of a sporadic model, when its event did."""
@@ -574,6 +610,8 @@ class Dispatcher:
         latest = reserved - self._guard_ns
         if self._sporadic and self._serve_event(now, latest):
             return True
+        if self._behind and self._serve_behind(now, latest):
+            return True
         if not self._background:
             return False
         chosen = self._service.choose(self._needed, latest - now)
@@ -594,6 +632,39 @@ class Dispatcher:
                 return True
         return False
 
+    def _serve_behind(self, now: int, latest: int) -> bool:
+        """Launch a frame of a priority model that has no instant of its own, if all of it fits before the next one.
+
+        Frames come without an instant in a burst, when another timetable is in force, or where a stream has not kept
+        its beat. To serve them in others' instants would make those late, and so on for ever. The bounds of events
+        rest on how long a segment of those behind them holds the unit up: at most as long as a background one.
+        """
+        held_ns = None
+        if self._sporadic:
+            held_ns = max((ns for _, job in self._background for ns in job.estimates_ns), default=0)
+        for index in tuple(self._behind):
+            job = self._jobs[index]
+            due = sum(due_job == index for _, due_job in self._agenda)
+            if index in self._cut:
+                due = -(-due // len(job.estimates_ns))
+            if job.busy + len(job.input) // job.frames <= due:
+                self._behind.discard(index)
+                continue
+            left_ns = job.estimates_ns[job.next_segment :]
+            if not job.ready or sum(left_ns) > latest - now or (held_ns is not None and max(left_ns) > held_ns):
+                continue
+            self._launch(index, now, 0 if self._sporadic else latest)
+            return True
+        return False
+
+    def _drop_overdue(self, index: int, job: Job, now: int) -> None:
+        """At an instant of a job drop frames that are overdue already, so that newer ones are not."""
+        if index in self._behind and not job.busy:
+            later = sum(due_job == index and due_ns > now for due_ns, due_job in self._agenda)
+            launches = 1 + later // (len(job.estimates_ns) if index in self._cut else 1)
+            overdue = job.input.give_way(lambda arrival: self._is_overdue(job, arrival, now), launches)
+            self.reject(index, overdue, FrameOutcome.OVERDUE)
+
     def _ask_background(self) -> None:
         """What each background job would launch next."""
         for index, turn in self._turns.items():
@@ -606,9 +677,9 @@ class Dispatcher:
         half of the time between two segments, for all of it runs with cold caches.
         """
         job = self._jobs[index]
-        if not job.busy:
+        if not job.in_flight:
             self._take(job)
-            if not job.busy:  # its model has just migrated, or another replica has taken the frames that waited
+            if not job.in_flight:  # its model has just migrated, or another replica has taken the frames that waited
                 return
             try:
                 job.load()
@@ -647,7 +718,9 @@ class Dispatcher:
             segment, ready_ns, followed = segment + 1, finished, True
         job.next_segment = segment + 1 if segment < last else 0  # another thread may look at it
         spent = -1
-        if self._on_thread and (finished - done.started_ns > estimates[segment] or not self._one_thread):
+        if self._on_thread and (
+            not self._one_thread or finished - done.started_ns > (job.quantiles_ns or estimates)[segment]
+        ):
             spent = self._spent(done, *read_ns)
         self._last_finish = finished
         add(program, window, frame, done.started_ns, finished, ready_ns, followed, spent)
@@ -773,9 +846,10 @@ class Dispatcher:
                 self._turn_over(begins=False)
             if self._ahead != self.windows:
                 self._look_ahead()
-        if left_ns < _IDLE_NS:
+        drains = self._collects_events and self._collects and self._drain_is_due()
+        if left_ns < self._idle_ns and not (drains and self.windows - self._drained >= _DRAIN_WINDOWS):
             return
-        while self._outputs and wake - self._clock.now_ns() >= _IDLE_NS:
+        while self._outputs and wake - self._clock.now_ns() >= self._idle_ns:
             sink, frame, outputs = self._outputs.popleft()
             sink.put(frame, outputs)
         if self._stalls is not None:
@@ -783,9 +857,9 @@ class Dispatcher:
             if stalled > self._stalled_ns:
                 self._stall_log.add(self.windows - 1, stalled - self._stalled_ns)
                 self._stalled_ns = stalled
-        if on_idle is not None and wake - self._clock.now_ns() >= _IDLE_NS:
+        if on_idle is not None and wake - self._clock.now_ns() >= self._idle_ns:
             on_idle(self.windows)
-        if self._collects_events and self._collects and self._drain_is_due():
+        if drains:
             self._packets.collect()
             self._drained, self._drained_s = self.windows, time.monotonic()
         self._journal.wake()
@@ -828,7 +902,6 @@ class Dispatcher:
     def warm_caches(self) -> None:
         """Go through a release and a launch of the first job, and forget it; of a warm-up dispatcher."""
         job = self._jobs[0]
-        self._dried_up()
         for window in range(job.frames + 1):  # one too many: what a full queue does is warmed up, too
             self._deliver(window, self.release(window))
         if job.ready:
@@ -879,6 +952,8 @@ class Dispatcher:
     def _find_feeds(self) -> None:
         """Look up what brings frames to its jobs, and in which windows."""
         self._feeds = served(self._jobs, self._copies)
+        # The end of the others is noticed where a frame is read.
+        self._waiting = [(feed, members) for feed, members in self._feeds if feed.waits]
         self._bringing = [
             [(feed, members, self._gates.get(id(feed))) for feed, members in feeds]
             for feeds in bringing(self._feeds, self._stretch.rung.grid)

@@ -179,7 +179,11 @@ class _Unit:
         return cls(rows, starts, np.maximum.accumulate(rows[:, LaunchLog.FINISHED]))
 
 
-_NO_PLACE = (FrameOutcome.QUEUE_FULL, FrameOutcome.REFUSED)
+_NO_PLACE = {
+    FrameOutcome.QUEUE_FULL: "its queue was full",
+    FrameOutcome.REFUSED: "its queue was full",
+    FrameOutcome.OVERDUE: "its deadline had passed while it waited",
+}
 
 
 def misses(
@@ -333,7 +337,7 @@ class _Looking:
         elif outcome == FrameOutcome.NOT_GIVEN:
             cause, detail = self._not_given(model, row[FrameLog.WINDOW])
         elif outcome in _NO_PLACE:
-            return self._no_place(model, row[FrameLog.RELEASED], row[FrameLog.WINDOW])
+            return self._no_place(model, row[FrameLog.RELEASED], row[FrameLog.WINDOW], _NO_PLACE[outcome])
         else:
             cause, detail = self._late_frame(row, released_ns, stalled_ns)
         self._roots.setdefault((model, frame), f"{self._models[model].name} in window {row[FrameLog.WINDOW]}: {detail}")
@@ -383,19 +387,19 @@ class _Looking:
                     return "stream", f"{words}: of {name}, {in_words(outcome)[1]}"
         return "stream", words
 
-    def _no_place(self, model: int, released_ns: int, window: int) -> tuple[MissCause, str]:
-        """Return why a frame found no place in its queue, or lost it."""
+    def _no_place(self, model: int, released_ns: int, window: int, words: str) -> tuple[MissCause, str]:
+        """Return why a frame found no place in its queue, or lost it; ``words``: which of both."""
         units = {segment.unit for segment in self._models[model].segments}
         for failed in self._failed:
             meanwhile = failed.begin_ns < released_ns + self._window_ns and released_ns < failed.until_ns
             if failed.unit in units and meanwhile:
-                return "fault", f"its queue was full: {failed.text()}"
+                return "fault", f"{words}: {failed.text()}"
         for migration in self._migrations:
             if migration.model == model and window <= migration.window:
                 detail = f"unit {migration.unit!r} had failed, and its model went on on {migration.to!r}"
-                return "fault", f"its queue was full: {detail} from window {migration.window} on"
+                return "fault", f"{words}: {detail} from window {migration.window} on"
         root = self._burst(model, released_ns) or self._in_the_way(model, released_ns)
-        return "backlog", f"its queue was full: {root}" if root else "earlier frames took longer than their windows"
+        return "backlog", f"{words}: {root}" if root else "earlier frames took longer than their windows"
 
     def _frames_where(self, model: int, column: int, value: int) -> list[list[int]]:
         """Return a model's frames of one window, or of one release."""

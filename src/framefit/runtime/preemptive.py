@@ -62,7 +62,9 @@ class PreemptiveDispatcher(Dispatcher):
             raise self._failure
 
     def _serve(self, now: int, reserved: int) -> bool:
-        return self._serve_event(now, reserved)  # the other thread serves background models
+        if self._serve_event(now, reserved):  # the other thread serves background models
+            return True
+        return bool(self._behind) and self._serve_behind(now, reserved)
 
     def _relieve(self) -> None:
         """Outputs are handed out by one thread only."""

@@ -32,7 +32,7 @@ from framefit.core.workload import DEFAULT_QUEUE, STRICTEST, streams_of
 from framefit.devices.clock import RealClock
 from framefit.devices.device import is_modelled, is_simulated
 from framefit.devices.faulty import FaultyDevice
-from framefit.devices.host import flushed_denormals, pinned, steal_time_reader
+from framefit.devices.host import flushed_denormals, on_other_cores, pinned, steal_time_reader
 from framefit.devices.measure import Measurement, measure_floor
 from framefit.errors import FramefitError, InputError, RecordingError
 from framefit.execution.buffers import unit_bytes
@@ -458,7 +458,6 @@ class Session:
         self.opened = opened
         self.journal = Journal() if journal is None else journal
         self._before, self._parts = before, tuple(parts)
-        self._computes = frames
         self._texts_noted = self._injections_noted = 0
         self._injections: list[Injection] = []
         timetable, device = opened.timetable, opened.device
@@ -586,9 +585,10 @@ class Session:
             first_program=opened.timetable.first_programs[0][number],
             priority=model.priority,
             estimates_ns=[segment.needed_ns(opened.timetable.guard_ns) for segment in planned.segments],
+            quantiles_ns=[segment.duration_ns for segment in planned.segments],
             deadline_ns=deadline_ns(model, opened.workload.grid),
             sources={name: streams[source] for name, source in wired.sources.items() if frames},
-            input=FrameChannel(wired.depth, wired.when_full, frames=entry.frames),
+            input=FrameChannel(wired.depth, wired.when_full, frames=entry.frames, keeps=bool(entry.state)),
             sinks=self._outputs(number, wired) if frames else (),
             feed=self.sources.feed(wired),
             every=entry.every,
@@ -745,11 +745,11 @@ class Session:
             for unit in timetable.units
         }
 
-        def keep_beat(leave: Callable[[], bool]) -> None:
+        def keep_beat() -> None:
             with steady() if real else contextlib.nullcontext():  # collecting takes longer than a short simulation
                 if injected is not None:  # here, for collecting garbage may take as long as several windows
                     injected.arm(device.clock.now_ns() + LEAD_NS)
-                self.group.run(windows, stop=lambda: leave() or stop(), on_idle=on_idle)
+                self.group.run(windows, stop=stop, on_idle=on_idle)
 
         if injected is not None:
             injected.patience_ns = max(patience.values())
@@ -1072,7 +1072,8 @@ class MeasuredRun:
     def play(self, windows: int, *, stop: Callable[[], bool], on_idle: Callable[[int], None] | None = None) -> None:
         """Run windows, and measure once more; see :meth:`Session.play`."""
         session = self.session
-        session.journal.start(lambda: msgspec.json.encode(session.state()))
+        place = on_other_cores if self._real else contextlib.nullcontext
+        session.journal.start(lambda: msgspec.json.encode(session.state()), place)
         try:
             self.failure = session.play(windows, stop=stop, on_idle=on_idle)
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -198,6 +199,7 @@ class TimetableSwitching:
             deadline_ns(self._opened.models[number], rung.workload.grid),
             [layer for layer, _ in model.spans[begin:end]],
             slots=self._cuts[planned][number].slots,
+            quantiles_ns=[math.ceil(segment.duration_ns * slower) for segment in model.segments[begin:end]],
         )
 
     def _execution(self, number: int, model: int) -> Sequence[Launchable]:

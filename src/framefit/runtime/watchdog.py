@@ -40,9 +40,7 @@ def patience_ns(timetable: Timetable, unit: str, *, real: bool) -> int:
     return max(_TIMES * longest, _LEAST_WINDOWS * timetable.window_ns, _LEAST_REAL_NS if real else 0)
 
 
-def watched(
-    run: UnitGroup, device: Device, patience: Mapping[str, int], play: Callable[[Callable[[], bool]], None]
-) -> None:
+def watched(run: UnitGroup, device: Device, patience: Mapping[str, int], play: Callable[[], None]) -> None:
     """Play a run in a thread of its own, and terminate launches that do not end.
 
     The calling thread looks a few times while patience lasts whether every thread of the run has done something since;
@@ -54,21 +52,20 @@ def watched(
         run: that is played.
         device: what its launches are submitted to.
         patience: unit -> how long a launch may take.
-        play: plays it, until it is over, or what it is called with says that it has to end.
+        play: plays it, until it is over.
 
     Raises:
         LostUnitError: a launch cannot be terminated; all frames are accounted for, and the thread is left to itself.
         BaseException: what ``play`` raised.
     """
     if not isinstance(device.clock, RealClock):
-        play(lambda: False)
+        play()
         return
     failures: list[BaseException] = []
-    leaving = threading.Event()
 
     def work() -> None:
         try:
-            play(leaving.is_set)
+            play()
         except BaseException as error:  # noqa: BLE001 - raised again by the thread that watches
             failures.append(error)
 
@@ -81,11 +78,10 @@ def watched(
                 thread.join(min(patience.values(), default=_LEAST_REAL_NS) / _LOOKS / 1e9)
                 watch.look()
     except LostUnitError:
-        leaving.set()
         run.abandon()
         raise
     except BaseException:  # Ctrl-C
-        leaving.set()
+        run.end_early()
         thread.join()
         raise
     if failures:

@@ -53,7 +53,7 @@ def run(
     Args:
         settings: what to run, and for how long.
         notify: receives what is being done.
-        stop: asked from the first window on; true ends the run, which is saved.
+        stop: asked between launches; true ends the run, which is saved, once its first window has begun.
         on_idle: called with (windows begun, windows) where a window leaves time.
 
     Raises:
@@ -86,7 +86,7 @@ def simulate(
     Args:
         settings: what to simulate, and for how long.
         notify: receives what is being done.
-        stop: asked from the first window on; true ends the run, which is saved.
+        stop: asked between launches; true ends the run, which is saved, once its first window has begun.
         on_idle: called with (windows begun, windows) where a window leaves time.
 
     Raises:
@@ -222,7 +222,7 @@ def _recorded(
         notify(f"{'simulating' if virtual else 'running'} {count} windows")
         measured.play(
             count,
-            stop=lambda: group.windows > 0 and stop(),
+            stop=lambda: stop() and group.windows > 0,  # in this order: it is asked just before launches
             on_idle=None if on_idle is None else lambda begun: on_idle(begun, count),
         )
     interrupted = group.windows < count and not group.ended and measured.failure is None

@@ -83,6 +83,15 @@ def slack_sentence(timetable: Timetable, workload: Workload) -> str:
     return text + (", the guard not counted." if timetable.guard_ns else ".")
 
 
+def guard_remark(timetable: Timetable) -> str:
+    """What the guard is kept free for: each background segment has its own, and the timetable's is the greatest."""
+    background = [model for model in timetable.models if model.role == "background"]
+    guards = [s.guard_ns for model in background for s in model.segments if s.guard_ns is not None]
+    if not guards or min(guards) >= timetable.guard_ns:
+        return "kept free before each reserved instant"
+    return f"at most kept free before a reserved instant; behind the shortest segments {format_duration(min(guards))}"
+
+
 def refusal_sentence(refusal: Refusal) -> str:
     """How sure it is that the workload does not fit, and by how much it does not."""
     text = f"Proved in {refusal.searched_s:.2g} s." if refusal.searched_s else "This is proved."
@@ -369,7 +378,7 @@ def _quantities(content: PlanContent) -> Iterator[Quantity]:
     remark = "of each window" if left > 0 else f"{format_duration(-left)} beyond the window"
     yield Quantity("Residual", left, format_duration(left) if left > 0 else "none", remark, "more", card=True)
     if timetable.guard_ns:
-        yield _time("Guard", timetable.guard_ns, "kept free before each reserved instant")
+        yield _time("Guard", timetable.guard_ns, guard_remark(timetable))
     oldest = max((model.result_age_windows or 0 for model in timetable.models), default=0)
     if timetable.feasible and oldest and lengths:
         remark = f"bound: {oldest} window{'s' * (oldest != 1)} after its release"
