@@ -19,7 +19,7 @@ demo: $(READY)
 
 test: $(TOOLS)
 	$(MAKE) --jobs 2 check untimed  # mypy keeps one core busy for half a minute
-	$(BIN)/pytest -m "timed and not slow and not gpu"
+	$(BIN)/pytest --reruns 2 -m "timed and not slow and not gpu" $$(grep -rl mark.timed tests --include="test_*.py")  # other programs disturb
 
 untimed: $(TOOLS)
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal -m "not timed and not slow and not gpu"
