@@ -23,6 +23,7 @@ __all__ = ["ForeignCase", "ForeignRun", "ForeignScore", "make_run", "oracle_erro
 
 _UNITS = ("FILE", "PU", "RU", "DMA")
 _KINDS = (("conv", "matmul"), ("pad_pool",), ("reformat",), ("transfer",))  # of each unit
+_LEFT = 0.02  # of the packets of operations that are hidden
 _MEDIAN_NS = (28_000.0, 9_000.0, 6_000.0, 12_000.0)
 
 
@@ -41,6 +42,8 @@ class ForeignCase:
         table_error: spread of the logarithm of expected over true duration.
         loss: part of the packets that are lost, ``burst`` in a row in the mean (1: each for itself).
         whole: part of the inferences that are lost as a whole.
+        hidden: part of the operations, from a third of them on, that lose all but one in fifty of their packets.
+        markers: whether the device reports losses.
         resolution_ns, wrap_bits: of the clock.
     """
 
@@ -58,6 +61,8 @@ class ForeignCase:
     loss: float = 0.1
     burst: float = 1.0
     whole: float = 0.0
+    hidden: float = 0.0
+    markers: bool = False
     resolution_ns: int = 1
     wrap_bits: int | None = None
 
@@ -147,8 +152,9 @@ def make_run(case: ForeignCase, seed: int) -> ForeignRun:
         ),
     )
     kinds = tuple(sorted(set(kind_names)))
-    flat = np.flatnonzero(kept.ravel())
-    flat = flat[np.argsort(times.ravel()[flat], kind="stable")]
+    order = np.argsort(times.ravel(), kind="stable")
+    flat = order[kept.ravel()[order]]
+    lost_before = np.diff(np.cumsum(~kept.ravel()[order])[kept.ravel()[order]], prepend=0) > 0
     packet = np.full(times.size, -1, np.int64)
     packet[flat] = np.arange(len(flat))
     ticks = times.ravel()[flat] // case.resolution_ns
@@ -162,6 +168,7 @@ def make_run(case: ForeignCase, seed: int) -> ForeignRun:
         core=np.zeros(len(flat), np.int16),
         operation=np.full(len(flat), -1, np.int64),
         kinds=kinds,
+        loss_after=np.flatnonzero(lost_before & case.markers),
         meta=TraceMeta(resolution_ns=case.resolution_ns, wrap_bits=case.wrap_bits),
     )
     return ForeignRun(program, trace, times, kept, packet.reshape(times.shape), unit)
@@ -251,6 +258,9 @@ def _lose(case: ForeignCase, times: npt.NDArray[np.int64], random: np.random.Gen
     kept[order] = ~lost
     kept = kept.reshape(times.shape)
     kept[random.random(len(times)) < case.whole] = False
+    if case.hidden:
+        hidden = kept[:, case.operations // 3 :][:, : round(case.hidden * case.operations)]
+        hidden &= random.random(hidden.shape) < _LEFT
     return kept
 
 

@@ -101,6 +101,13 @@ def test_a_drifting_clock_is_followed(case: ForeignCase, error: float) -> None:
     assert 0.87 <= np.mean([each.coverage for each in found]) <= 0.93
 
 
+def test_operations_that_are_hardly_ever_seen_are_as_the_others_show() -> None:
+    """A table that fits what is seen is believed of what is not, and what lies in a long loss is still recognised."""
+    found = scores(ForeignCase(60, 100, loss=0.0, hidden=0.5, markers=True, table_error=0.02, stalls=0.0), range(2))
+    assert max(each.duration_error for each in found) <= 0.035
+    assert min(each.matched for each in found) >= 0.997
+
+
 def test_four_units_of_one_core() -> None:
     """The rule matches by units, too, and nothing is invented where nothing was lost."""
     run = make_run(ForeignCase(operations=40, inferences=20, units=4, overlap=True, loss=0.0), 3)

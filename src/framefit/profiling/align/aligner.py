@@ -390,7 +390,7 @@ class MultiCoreSearch:
                 window, model = window._replace(tempo=tempo), replace(model, tempo_step=step)
             if turn < _ROUNDS:
                 model = with_hidden_cost(
-                    estimate_tracks(model, [m for _, m in pieces], self._sequence, window.tempo, launches)
+                    estimate_tracks(model, self.first, [m for _, m in pieces], self._sequence, window.tempo, launches)
                 )
                 window = window._replace(released=self._released(launches, model))
             model = estimate_times(model, window, self.precedence, self._sequence)

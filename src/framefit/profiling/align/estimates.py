@@ -173,6 +173,8 @@ _PLAYED = 512  # launches that the program's table is played through
 _MEDIAN_VAR = 1.5708  # variance of a median over that of a mean
 _LEAST_RATIO = 0.005  # of a transition: spread that is never gone below, for what no sample shows
 _FAR = 3.0  # standard deviations, beyond which a few samples are not trusted
+_ENOUGH = 5  # samples of a transition that estimate it without others
+_BLOCK = 256  # events whose transitions are estimated together: bounds the time and memory of that
 
 
 @dataclass(frozen=True)
@@ -304,11 +306,13 @@ def _least_variance(resolution_ns: float) -> float:
     return resolution_ns**2 / 6 + 1.0
 
 
-def estimate_tracks(model: Model, matches: Many[Match], sequence: Sequence, tempo: Floats, launches: Ints) -> Model:
-    """Estimate median and deviation of each transition, and the losses, from an alignment.
+def estimate_tracks(
+    model: Model, prior: Model, matches: Many[Match], sequence: Sequence, tempo: Floats, launches: Ints
+) -> Model:
+    """Estimate mean and variance of each transition, and the losses, from an alignment.
 
-    What ``model`` says of transitions that were not seen is kept. ``tempo`` (float64) is the speed of each of
-    ``launches`` (int64, ascending), which are all that were matched.
+    ``model`` is what the alignment was judged by, and ``prior`` the one by the durations of the program. ``tempo``
+    (float64) is the speed of each of ``launches`` (int64, ascending), which are all that were matched.
     """
     tracks = []
     counts: list[Ints] = []
@@ -320,7 +324,8 @@ def estimate_tracks(model: Model, matches: Many[Match], sequence: Sequence, temp
     spans = np.array(
         [np.nanmax([_launch_span(track, p) for track in model.tracks]) for p in range(len(sequence.first) - 1)]
     )
-    for track, match in zip(model.tracks, matches, strict=True):
+    least_ns = float(np.sqrt(model.costs.floor_ns2))
+    for track, first, match in zip(model.tracks, prior.tracks, matches, strict=True):
         if len(match.packet) < 2:
             tracks.append(track)
             continue
@@ -340,7 +345,8 @@ def estimate_tracks(model: Model, matches: Many[Match], sequence: Sequence, temp
         silent = direct.copy()
         if direct.any():
             silent &= step > float(np.median(step[direct])) + _SILENCE * track.period_ns
-        mean, var = _estimate_transitions(track, match.event[1:], np.where(released | silent, -1, lost), step)
+        told, kind = np.where(released | silent, -1, lost), sequence.kind[track.operation].astype(np.int64)
+        mean, var = _estimate_transitions(first, match.event[1:], told, step, kind, least_ns)
         since, _, _ = _medians_by(match.event, (match.time - begin[at]) / speed, len(mean))
         since = np.where(np.isfinite(since), since, track.since_begin)
         off.append(np.abs(match.time - begin[at] - since[match.event] * speed))
@@ -481,44 +487,133 @@ def _loss_logs(costs: Costs, count: Ints) -> Floats:
     return np.where(count > 0, costs.opened + costs.lengths[np.minimum(count, most)] - further, costs.kept)
 
 
-def _estimate_transitions(track: Track, event: Ints, lost: Ints, step: Floats) -> tuple[Floats, Floats]:
-    """Estimate mean and variance of the transition into each event from its samples and the prior values."""
-    size = len(track.operation)
+def _estimate_transitions(
+    prior: Track, event: Ints, lost: Ints, step: Floats, kind: Ints, least_ns: float
+) -> tuple[Floats, Floats]:
+    """Estimate mean and variance of the transition into each event from its samples.
+
+    Transitions that were seen often are estimated from their own samples. The others are estimated by empirical
+    Bayes (Efron and Morris, "Stein's Estimation Rule and Its Competitors", 1973): how far those that were seen often
+    are from the program's durations, and how much that differs among them, is the prior of the others of their kind,
+    and what is known of them are the times between received packets that they lie between.
+
+    Args:
+        prior: by the durations of the program.
+        event: int64, the event that each sample is the transition into.
+        lost: int64, events lost just before it; -1: the sample tells nothing.
+        step: float64, time since the packet before.
+        kind: int64, of the operation of each event of the track.
+        least_ns: what rounding adds to a time, as a standard deviation.
+    """
+    size = len(prior.operation)
     direct = lost == 0
     seen_at = event[direct], step[direct], size
     median, deviation, count = _medians_by(*seen_at)
-    seen, starts = count > 0, track.type == 0
+    starts = prior.type == 0
     deviation = np.where(starts, _medians_by(*seen_at, wide=True)[1], deviation)  # of durations, stalls are the tail
-    # What single transitions were not seen of: the time over several of them, shared out as before.
-    mean, var = track.mean_ns.copy(), track.var_ns2.copy()
-    place = event - track.first[np.searchsorted(track.first, event, "right") - 1]
-    short = (lost > 0) & (lost <= np.minimum(place, 6)) & np.isfinite(step)
-    covered = np.concatenate([event[short] - back for back in range(7)])
-    spread = np.concatenate([np.where(back <= lost[short], 1, 0) for back in range(7)])
-    expected = np.zeros(int(short.sum()))
-    for back in range(7):
-        at = np.maximum(event[short] - back, 0)
-        expected += np.where((back <= lost[short]) & (event[short] - back >= 0), track.mean_ns[at], 0.0)
-    ratio = np.tile(step[short] / np.maximum(expected, 1.0), 7)
-    use = (spread > 0) & (covered >= 0)
-    shared, _, shares = _medians_by(covered[use], ratio[use], size)
-    apart = ~seen & (shares >= 3)
-    mean[apart] *= np.clip(shared[apart], 0.3, 3.0)
-    var[apart] = np.maximum((0.1 * mean[apart]) ** 2, 0.1 * var[apart])
-    enough = seen & (count >= 5)
-    for kind in (starts, ~starts):
-        pool = enough & kind
+    mean, var, enough = prior.mean_ns.copy(), prior.var_ns2.copy(), count >= _ENOUGH
+    spread = np.zeros(size)
+    for type_ in (starts, ~starts):
+        pool = enough & type_
         typical = float(np.median(deviation[pool] / np.maximum(median[pool], 1.0))) if pool.any() else 0.1
-        here = seen & kind
+        here = (count > 0) & type_
         guess = np.maximum(typical * median[here], 1.0)
         sample_var = (count[here] * deviation[here] ** 2 + 4 * guess**2) / (count[here] + 4)
-        sample_var = np.maximum(sample_var, (_LEAST_RATIO * median[here]) ** 2)
-        far = np.abs(median[here] - mean[here]) - _FAR * np.sqrt(track.var_ns2[here])
-        doubt = (_MEDIAN_VAR * sample_var + np.maximum(far, 0.0) ** 2) / count[here]
-        weight = track.var_ns2[here] / (track.var_ns2[here] + doubt)
+        spread[here] = np.maximum(sample_var, (_LEAST_RATIO * median[here]) ** 2)
+        far = np.abs(median[here] - mean[here]) - _FAR * np.sqrt(prior.var_ns2[here])
+        doubt = (_MEDIAN_VAR * spread[here] + np.maximum(far, 0.0) ** 2) / count[here]
+        weight = prior.var_ns2[here] / (prior.var_ns2[here] + doubt)
         mean[here] += weight * (median[here] - mean[here])
-        var[here] = sample_var + (1 - weight) * track.var_ns2[here]
+        var[here] = spread[here] + (1 - weight) * prior.var_ns2[here]
+    opens = np.zeros(size, np.bool_)
+    opens[prior.first[:-1][np.diff(prior.first) > 0]] = True
+    wanted = ~enough & ~opens
+    if wanted.any() and (enough & ~opens).any():
+        likely, likely_var, spread = _transfer(prior, enough & ~opens, median, spread, kind, least_ns)
+        mean[wanted], var[wanted] = likely[wanted], likely_var[wanted]
+        _solve_gaps(prior, event, lost, step, wanted, mean, var, spread)
+        var[wanted] += spread[wanted]
     return np.maximum(mean, 0.0), var
+
+
+def _transfer(
+    prior: Track, seen: npt.NDArray[np.bool_], median: Floats, spread: Floats, kind: Ints, least_ns: float
+) -> tuple[Floats, Floats, Floats]:
+    """Return mean, its variance, and the variance of samples, of each transition by what others of its kind show.
+
+    Durations deviate from the program's by a factor, waits by a difference. ``seen`` marks the transitions that
+    tell, of which ``median`` and ``spread`` (a variance) are known; ``kind`` is as in :func:`_estimate_transitions`.
+    """
+    mean, mean_var, within = prior.mean_ns.copy(), prior.var_ns2.copy(), spread.copy()
+    for starts in (True, False):
+        here = (prior.type == 0) == starts
+        told = seen & here if starts else seen & here & (prior.mean_ns > 8 * least_ns)
+        if not told.any():
+            continue
+        scale = np.ones(len(mean)) if starts else np.maximum(prior.mean_ns, 1.0)
+        away = median - prior.mean_ns if starts else np.log(np.maximum(median, 1.0) / scale)
+        prior_sd = float(np.median(np.sqrt(prior.var_ns2[told]) / scale[told]))
+        location, reach = _location(away[told], 0.0, prior_sd)
+        for number in np.unique(kind[here]).tolist():
+            of_kind = here & (kind == number)
+            middle, width = _location(away[told & of_kind], location, reach)
+            some = told & of_kind if np.any(told & of_kind) else told
+            mean[of_kind] = prior.mean_ns[of_kind] + middle if starts else prior.mean_ns[of_kind] * np.exp(middle)
+            mean_var[of_kind] = (width * (scale if starts else mean)[of_kind]) ** 2 + least_ns**2
+            usual = float(np.median(np.sqrt(spread[some]) / scale[some]))
+            within[of_kind] = np.where(seen[of_kind], spread[of_kind], (usual * scale[of_kind]) ** 2 + least_ns**2)
+    return np.maximum(mean, 0.0), mean_var, within
+
+
+def _location(values: Floats, before: float, before_sd: float) -> tuple[float, float]:
+    """Return where values lie and how they are spread, few of them drawn towards what is known before."""
+    if not len(values):
+        return before, before_sd
+    weight = len(values) / (len(values) + 1)
+    middle = before + weight * (float(np.median(values)) - before)
+    half, most = np.quantile(np.abs(values - middle), (0.5, 0.95))
+    own = max(MAD_TO_DEVIATION * float(half), float(most) / 1.96)
+    return middle, float(np.sqrt(weight * own**2 + (1 - weight) * before_sd**2))
+
+
+def _solve_gaps(
+    track: Track, event: Ints, lost: Ints, step: Floats, wanted: npt.NDArray[np.bool_], mean: Floats, var: Floats,
+    spread: Floats,
+) -> None:  # fmt: skip
+    """Estimate the ``wanted`` transitions from times over several of them, in place.
+
+    ``mean`` and ``var`` hold their prior and become the posterior, ``spread`` is the variance of samples. The time
+    between two received packets is a sum of transitions: linear regression with a normal prior, so each takes its
+    part of what a sum is off by its share of the variance. Times over very many transitions tell little and are left
+    out, as are those that cross the begin of a launch.
+    """
+    size = len(mean)
+    place = event - track.first[np.searchsorted(track.first, event, "right") - 1]
+    use = (lost >= 0) & (lost < np.minimum(place, _LONG)) & np.isfinite(step)
+    key, value, back = event[use] * _LONG + lost[use], step[use], np.cumsum(np.append(0, wanted))
+    covers = back[event[use] + 1] > back[event[use] - lost[use]]
+    median, deviation, count = _medians_by(key[covers], value[covers], size * _LONG)
+    sums = np.flatnonzero(count)
+    last, first = sums // _LONG, sums // _LONG - sums % _LONG
+    known = np.cumsum(np.append(0.0, np.where(wanted, 0.0, mean)))
+    rest = median[sums] - (known[last + 1] - known[first])
+    within = np.cumsum(np.append(0.0, spread))
+    sample_var = (4 * (within[last + 1] - within[first]) + count[sums] * deviation[sums] ** 2) / (count[sums] + 4)
+    for low in range(0, size, _BLOCK):
+        unknown = low + np.flatnonzero(wanted[low : low + _BLOCK])
+        here = np.flatnonzero((first >= low) & (last < low + _BLOCK))
+        if not len(unknown) or not len(here):
+            continue
+        part = (first[here, None] <= unknown) & (unknown <= last[here, None])
+        prior, prior_var, tells = mean[unknown], var[unknown], rest[here]
+        estimate = prior
+        for _ in range(2):  # the second time, few samples that are far off count for less
+            far = np.abs(tells - part @ estimate) - _FAR * np.sqrt(part @ prior_var + sample_var[here])
+            doubt = (_MEDIAN_VAR * sample_var[here] + np.maximum(far, 0.0) ** 2) / count[sums[here]]
+            weighted = part.T / doubt
+            posterior = np.linalg.inv(weighted @ part + np.diag(1 / prior_var))
+            estimate = prior + posterior @ (weighted @ (tells - part @ prior))
+        mean[unknown], var[unknown] = estimate, np.diag(posterior)
 
 
 def launch_begins(model: Model, matches: Many[Match], launches: Ints) -> Floats:
