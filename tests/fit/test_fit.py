@@ -41,7 +41,7 @@ def test_the_cycles_that_are_missing_are_taken_out(place: Path) -> None:
     assert outcomes(done) == [("sparsify", "kept"), ("verify", "verified")]
     step = result.steps[0]
     assert step.load_ratio[1] == pytest.approx(step.predicted_load_ratio, abs=0.05)
-    assert result.after.models[-1].planned_hz == pytest.approx(result.after.models[-1].asked_hz)
+    assert result.after.models[-1].served_hz == pytest.approx(result.after.models[-1].asked_hz)
     (model,) = result.models
     assert model.path == "models/net.onnx"
     assert model.test is not None

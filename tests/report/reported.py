@@ -158,10 +158,11 @@ def fit(*, fits: bool = True) -> FitResult:
             role="background",
             duration_ns=round(2e6 * load),
             asked_hz=100.0,
-            planned_hz=100.0 if good else 60.0,
+            served_hz=100.0 if good else 60.0,
         )
         return Standing(
-            fits=good, feasible=True, load_ratio=load, worst_slack_ns=90_000, models=(served,),
+            verdict="fits" if good else "fits with fewer frames",
+            load_ratio=load, worst_slack_ns=90_000, models=(served,),
             binding=None if good else f"'net' gets 60 of 100 frames {ODD}",
         )  # fmt: skip
 
@@ -175,6 +176,7 @@ def fit(*, fits: bool = True) -> FitResult:
     return FitResult(
         settings=FitSettings(app="/somewhere/app.toml"),
         target="board",
+        verdict="fits" if fits else "does not fit",
         fits=fits,
         applied=True,
         before=standing(1.4, good=False),

@@ -24,15 +24,12 @@ from framefit.report.terminal import view
 def standing(*, fits: bool) -> Standing:
     """Two models, the second of which gets half of its frames or all."""
     models = (
-        ServedModel(name="face", role="priority", duration_ns=5_000_000, asked_hz=30, planned_hz=30),
-        ServedModel(
-            name="[tags]", role="background", duration_ns=9_000_000, asked_hz=30, planned_hz=30 if fits else 15
-        ),
+        ServedModel(name="face", role="priority", duration_ns=5_000_000, asked_hz=30, served_hz=30),
+        ServedModel(name="[tags]", role="background", duration_ns=9_000_000, asked_hz=30, served_hz=30 if fits else 15),
     )
     binding = None if fits else "'[tags]' gets 15 of 30 frames a second"
     return Standing(
-        fits=fits,
-        feasible=True,
+        verdict="fits" if fits else "fits with fewer frames",
         load_ratio=0.9 if fits else 1.25,
         worst_slack_ns=1_000_000,
         models=models,
@@ -43,6 +40,7 @@ def standing(*, fits: bool) -> Standing:
 RESULT = FitResult(
     settings=FitSettings(app="/somewhere/app.toml"),
     target="board",
+    verdict="fits",
     fits=True,
     applied=True,
     before=standing(fits=False),
@@ -101,11 +99,11 @@ def test_a_fit_that_succeeded_shows_how() -> None:
     """Verdict, load before and after, each step with its gain and accuracy, and where the files lie."""
     text = shown(RESULT, Path("out"))
     assert text.startswith(
-        "FITS after 1 step, a simulation proves it: the models ask for 90.0 % of the units' time on board, "
+        "FITS. After 1 step, a simulation proves it: the models ask for 90.0 % of the units' time on board, "
         "125.0 % before."
     )
     for told in (
-        "[tags] background 9.00 ms 9.00 ms 30.00 Hz 15.00 Hz 30.00 Hz",
+        "[tags] background 9.00 ms 9.00 ms 15 of 30 Hz 30 of 30 Hz",
         "1 kept 88.0 % 125.0 % 90.0 % 91.00 % -> 90.50 % 3.2 s quantise",
         "[tags] 91.00 % 90.00 % (88.00 to 92.00 %) 1.00 points 1,000 0.00 points int8",
         "out/app.toml",
@@ -122,10 +120,18 @@ def test_what_is_left_is_listed_with_its_cost() -> None:
     )
     before = standing(fits=False)
     result = msgspec.structs.replace(
-        RESULT, fits=False, applied=False, after=before, verified=None, steps=(), models=(), proposals=proposals
+        RESULT,
+        verdict="fits with fewer frames",
+        fits=False,
+        applied=False,
+        after=before,
+        verified=None,
+        steps=(),
+        models=(),
+        proposals=proposals,
     )
     text = shown(result, None)
-    assert text.startswith("DOES NOT FIT AS IT IS.")
+    assert text.startswith("Fits with fewer frames. '[tags]' gets 15")
     assert "the models ask for 125.0 %" in text
     for told in (
         "gets 15 of 30 frames",
@@ -138,7 +144,7 @@ def test_what_is_left_is_listed_with_its_cost() -> None:
 
 def test_a_plan_that_was_not_proven_is_no_success() -> None:
     """The verdict says what is missing."""
-    text = shown(msgspec.structs.replace(RESULT, fits=False, verified=None), Path("out"))
+    text = shown(msgspec.structs.replace(RESULT, verdict="does not fit", fits=False, verified=None), Path("out"))
     assert text.startswith("DOES NOT FIT")
     assert "no simulation or run has proved it" in text
-    assert "it lost too much" in shown(msgspec.structs.replace(RESULT, fits=False), Path("out"))
+    assert "it lost too much" in shown(msgspec.structs.replace(RESULT, verdict="does not fit", fits=False), Path("out"))

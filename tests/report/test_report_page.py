@@ -65,10 +65,10 @@ def everything(profile):
     ("content", "kind", "sentence"),
     [
         (run(), "fits", "Fits: 0 misses in 1,000 priority frames (fewer than 0.30 % at 95 %). The latest result was"),
-        (run(missed=3), "plain", "Nearly fits: 3 misses in 1,000 priority frames; worst model 0.30 %"),
+        (run(missed=3), "fits", "Fits: 3 misses in 1,000 priority frames; worst model 0.30 %"),
         (run(missed=50), "fails", "Does not fit: 50 misses in 1,000 priority frames; worst model 5.0 %"),
         (run(missed=50), "fails", "Causes: 50 x late wake-up."),
-        (run(priority=False), "plain", "No priority model: 1,000 windows"),
+        (run(priority=False), "fits", "Fits: 1,000 windows, no priority model"),
         (run(interrupted=True), "fits", "It was interrupted before its end."),
         (run(error="the board went away"), "fits", "It ended early: the board went away"),
         (PlanContent(plan_of_three(), workload_of(plan_of_three())), "fits", "Fits. Where everything takes its p99"),
@@ -84,7 +84,7 @@ def everything(profile):
         (
             fit(),
             "fits",
-            "Fits after 1 step, a simulation proves it: the models ask for 78.0 % of the units' time on board",
+            "Fits. After 1 step, a simulation proves it: the models ask for 78.0 % of the units' time on board",
         ),
         (fit(fits=False), "fails", "Does not fit. 'net' gets 60 of 100 frames"),
     ],

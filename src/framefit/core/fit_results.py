@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
+import msgspec
+
 from framefit.core.acceptance import Acceptance
 from framefit.core.files import Record
 from framefit.core.settings import Settings, option
+from framefit.core.verdict import Verdict, share_ratio, verdict_of
 from framefit.core.workload import Role
 
 __all__ = [
@@ -79,28 +82,34 @@ class ServedModel(Record, kw_only=True):
 
     Attributes:
         duration_ns: planned quantile of a launch of the whole model.
-        asked_hz: launches a second that its frames require: its stream's rate by ``every`` and ``frames``.
-        planned_hz: launches a second in the timetable; 0 without one.
+        frames: taken by each launch.
+        asked_hz: frames a second that it asks for, see :class:`~framefit.core.timetable.PlannedModel`.
+        served_hz: frames a second that it gets in the timetable; 0 without one.
     """
 
     name: str
     role: Role
     duration_ns: int
+    frames: int = 1
     asked_hz: float
-    planned_hz: float
+    served_hz: float
 
     @property
     def share_ratio(self) -> float:
-        """Part of the required launches that is provided, 0 to 1."""
-        return min(self.planned_hz / self.asked_hz, 1.0) if self.asked_hz else 1.0
+        """Part of the frames that it asks for which it gets, 0 to 1."""
+        return share_ratio(self)
+
+    @property
+    def work_ratio(self) -> float:
+        """Part of one unit's time that all of its frames take at the planned quantile."""
+        return self.duration_ns * self.asked_hz / (1e9 * self.frames)
 
 
 class Standing(Record, kw_only=True):
     """How far a workload is from fitting.
 
     Attributes:
-        fits: the plan is feasible, and no model gets fewer launches than its frames require.
-        feasible: the plan is feasible: priority models and all deadlines hold.
+        verdict: of the plan.
         load_ratio: time that all models require over the time of all units that they may use, at planned quantiles;
             above 1 only cheaper models or fewer frames can make them fit.
         worst_slack_ns: of the plan.
@@ -108,17 +117,35 @@ class Standing(Record, kw_only=True):
         binding: the binding constraint, as a sentence; ``None``: there is none.
     """
 
-    fits: bool
-    feasible: bool
+    verdict: Verdict
     load_ratio: float
     worst_slack_ns: int
     models: tuple[ServedModel, ...]
     binding: str | None = None
 
     @property
+    def fits(self) -> bool:
+        """Whether the plan is feasible, and every model gets all frames that it asks for."""
+        return self.verdict == "fits"
+
+    @property
+    def feasible(self) -> bool:
+        """Whether priority models and all deadlines hold."""
+        return self.verdict != "does not fit"
+
+    @property
     def least_share_ratio(self) -> float:
         """Part of its required launches that the least-served model gets, 0 to 1."""
         return min((model.share_ratio for model in self.models), default=1.0) if self.feasible else 0.0
+
+    def by(self, original: Standing) -> Verdict:
+        """The verdict where models ask for what they asked for in another standing."""
+        return verdict_of(self.models_by(original), feasible=self.feasible)
+
+    def models_by(self, original: Standing) -> list[ServedModel]:
+        """Its models, each asking for what it asked for in another standing."""
+        rates_hz = {model.name: model.asked_hz for model in original.models}
+        return [msgspec.structs.replace(model, asked_hz=rates_hz.get(model.name, 0.0)) for model in self.models]
 
 
 class ProposedStep(Record, kw_only=True):
@@ -236,6 +263,7 @@ class FitResult(Record, kw_only=True):
     """``framefit fit --json``, ``fit.json``.
 
     Attributes:
+        verdict: on the resulting workload, by the frames that the user's own asked for.
         fits: the plan fits, a verification proves it, and every changed model is within its accuracy; without
             ``applied``: the workload fits as it is.
         applied: whether steps were taken, or only proposed.
@@ -253,6 +281,7 @@ class FitResult(Record, kw_only=True):
     schema_version: int = 1
     settings: FitSettings
     target: str
+    verdict: Verdict
     fits: bool
     applied: bool
     before: Standing

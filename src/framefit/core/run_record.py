@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.files import Record
+from framefit.core.verdict import Verdict, verdict_of
 from framefit.core.workload import Role
 
 __all__ = [
@@ -75,6 +76,8 @@ class ModelMetrics(Record, kw_only=True):
         degraded: whether it rested at the end of the run, since it had failed repeatedly.
         faults: kinds of faults of its frames, with their numbers: "error" and "hang" of launches, "input" (a frame that
             could not be read, or did not match), "not finite" (NaN or infinity in outputs), "state" (likewise).
+        asked_hz: frames a second that its stream had for it.
+        served_hz: frames a second that were done in time, or were in flight at the end.
     """
 
     name: str
@@ -94,6 +97,24 @@ class ModelMetrics(Record, kw_only=True):
     max_relative_difference: float | None
     degraded: bool = False
     faults: dict[str, int] = {}
+    asked_hz: float = 0.0
+    served_hz: float = 0.0
+
+    @property
+    def miss_ratio(self) -> float:
+        """Part of its frames that were late or, of a priority or sporadic model, not done at all."""
+        return self.missed / self.releases if self.releases else 0.0
+
+
+TOLERATED_RATIO = 0.01
+"""Part of a model's frames that may be late, for measured times have tails; above it ``framefit run`` ends with exit
+code 1 by default."""
+
+
+def verdict_of_run(models: Sequence[ModelMetrics]) -> Verdict:
+    """What a run's frames say: whether deadlines held, but for single frames, and whether each model got its frames."""
+    held = all(model.miss_ratio <= TOLERATED_RATIO and not model.degraded for model in models)
+    return verdict_of(models, feasible=held)
 
 
 class StreamMetrics(Record, kw_only=True):
@@ -199,9 +220,11 @@ class Metrics(Record, kw_only=True):
         dispatch_ns: from one launch's end to the next one's start, where it followed at once.
         peak_memory_bytes: of all units.
         rung_switches: number of changes of the timetable in force, see ``switches``.
+        verdict: what the run shows; ``None``: of a version that did not tell.
     """
 
     schema_version: int = 1
+    verdict: Verdict | None = None
     windows: int
     models: tuple[ModelMetrics, ...]
     residual_utilisation_ratio: float
@@ -221,8 +244,14 @@ class Metrics(Record, kw_only=True):
     @property
     def miss_ratio(self) -> float:
         """The worst priority or sporadic model's ratio of misses to releases."""
-        ratios = [m.missed / m.releases for m in self.models if m.role != "background" and m.releases]
-        return max(ratios, default=0.0)
+        return max((model.miss_ratio for model in self.models if model.role != "background"), default=0.0)
+
+    @property
+    def judged(self) -> Verdict:
+        """The verdict, which follows from what each model missed and got."""
+        if self.verdict is not None:
+            return self.verdict
+        return verdict_of_run(self.models)
 
 
 class Frame(Record, kw_only=True):

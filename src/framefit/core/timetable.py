@@ -18,6 +18,7 @@ import numpy.typing as npt
 from framefit.core.files import Record
 from framefit.core.latency_table import Value
 from framefit.core.target import Link
+from framefit.core.verdict import Verdict
 from framefit.core.workload import Role, Workload
 
 __all__ = [
@@ -123,6 +124,8 @@ class PlannedModel(Record, kw_only=True):
         layers: of which its segments are made; ``None``: not stated, so that the model cannot be run from the file.
         whole_ns: median of the uncut model.
         min_distance_ns: of a sporadic model, between two of its events.
+        asked_hz: frames a second that it asks for: its stream's rate, less the frames that ``every`` leaves out.
+        served_hz: frames a second that it gets; 0 where the plan is infeasible.
     """
 
     name: str
@@ -142,6 +145,8 @@ class PlannedModel(Record, kw_only=True):
     layers: ModelLayers | None = None
     whole_ns: int = 0
     min_distance_ns: int = 0
+    asked_hz: float = 0.0
+    served_hz: float = 0.0
 
     def __post_init__(self) -> None:
         if min(self.slots, self.turns, *self.replica_turns) < 1:
@@ -326,6 +331,9 @@ class Timetable(Record, kw_only=True):
     """The plan: it repeats after ``hyperperiod_windows``.
 
     Attributes:
+        feasible: whether all deadlines hold.
+        verdict: whether, besides, every model gets all frames that it asks for; ``None``: of a version that did not
+            tell.
         window_ns: length of the shortest window.
         priority_ns: the most that a window reserves on one unit.
         residual_ns: the least that a window leaves on one unit.
@@ -343,6 +351,7 @@ class Timetable(Record, kw_only=True):
     """
 
     schema_version: int = 1
+    verdict: Verdict | None = None
     feasible: bool
     worst_slack_ns: int
     hyperperiod_windows: int

@@ -22,9 +22,10 @@ from framefit.core.fit_results import (
     StepCost,
     StepOutcome,
 )
-from framefit.core.run_record import Metrics, ModelMetrics
+from framefit.core.run_record import Metrics
 from framefit.core.settings import Notify, part_of, silent, verb
 from framefit.core.target import BUILTIN_TARGETS, target_file
+from framefit.core.verdict import share_ratio
 from framefit.core.workload import Workload, load_workload
 from framefit.errors import FramefitError, InputError
 from framefit.fit.accuracy import Labelled, sized
@@ -40,7 +41,6 @@ from framefit.workflows.run import run, simulate
 __all__ = ["fit"]
 
 
-_IN_FLIGHT = 3  # frames of a background model that wait or are worked on when a run ends: no run drops these
 _LEAST_MORE, _MOST_MORE = 1.03, 1.25  # times the margin before
 
 
@@ -91,8 +91,7 @@ def proven(situation: Situation, settings: FitSettings, folder: Path, table: Pat
     )
     if result.interrupted:
         raise KeyboardInterrupt
-    worst = min(result.metrics.models, key=_share)
-    share = _share(worst)
+    share = min(map(share_ratio, result.metrics.models))
     degraded = [model.name for model in result.metrics.models if model.degraded]
     detail = f"{_misses_text(result.metrics)} in {result.metrics.windows} windows"
     return Proof(
@@ -108,19 +107,10 @@ def _without_sinks(planned: Plan) -> Plan:
     return dataclasses.replace(planned, workload=msgspec.structs.replace(planned.workload, outputs=()))
 
 
-def _share(model: ModelMetrics) -> float:
-    """Part of a model's frames that were done in time, 0 to 1."""
-    return 1 - _bad(model) / model.releases if model.releases else 1.0
-
-
-def _bad(model: ModelMetrics) -> int:
-    """Late and dropped frames; a priority or sporadic model's missed ones are both."""
-    return model.missed if model.role != "background" else model.missed + max(model.dropped - _IN_FLIGHT, 0)
-
-
 def _misses_text(metrics: Metrics) -> str:
-    bad = [f"{model.name!r} missed {_bad(model)} of {model.releases} frames" for model in metrics.models if _bad(model)]
-    return ", ".join(bad) or "every frame of every model was done in time"
+    bad = [(model, round((1 - share_ratio(model)) * model.releases)) for model in metrics.models]
+    text = ", ".join(f"{model.name!r} missed {missed} of {model.releases} frames" for model, missed in bad if missed)
+    return text or "every frame of every model was done in time"
 
 
 _MOST_MARGIN = 2.0  # beyond it the machine is not what was planned for
@@ -420,7 +410,9 @@ class FitLoop:
     def _record(self, *, fits: bool, applied: bool, offers: Sequence[Offer], interrupted: bool) -> FitResult:
         assert self._before is not None
         table = self.folder is not None and self.folder.table.is_file()
+        verdict = self._situation.standing.by(self._before)
         return FitResult(
+            verdict=verdict if fits or not applied else "does not fit",
             settings=self.settings,
             target=self._situation.planned.device.target.name,
             fits=fits,

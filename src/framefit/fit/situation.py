@@ -9,19 +9,14 @@ from pathlib import Path
 from framefit.core.fit_results import ServedModel, Standing
 from framefit.core.model import Model, epilogue_groups
 from framefit.core.settings import Notify
-from framefit.core.timetable import Timetable
+from framefit.core.verdict import SERVED, gets, verdict_of
 from framefit.core.workload import Workload
 from framefit.devices.device import ModelledDevice
 from framefit.execution.unit_support import usable_units
-from framefit.planning.beat import Beat
 from framefit.planning.plan import Plan
 from framefit.planning.planner import PlanRequest
-from framefit.planning.task import demands_of
 from framefit.workflows.plan import again, plan
 
-SERVED = 0.98
-"""Part of the launches that frames ask for which counts as all: a timetable of at most 64 windows begins with idle
-units and ends with frames in flight, which costs up to 1/64 of what a run, that goes on, serves."""
 _GAIN = 0.01  # of the load, or of what the least-served model gets: less is no gain
 
 
@@ -67,8 +62,8 @@ class Situation:
     def share_of_load(self, model: str) -> float:
         """Part of all units' time that a model asks for."""
         entry = next(each for each in self.standing.models if each.name == model)
-        total = sum(each.duration_ns * each.asked_hz for each in self.standing.models)
-        return self.standing.load_ratio * entry.duration_ns * entry.asked_hz / total if total else 0.0
+        total = sum(each.work_ratio for each in self.standing.models)
+        return self.standing.load_ratio * entry.work_ratio / total if total else 0.0
 
     def if_model_took(self, model: str, ratio: float) -> float:
         """The load if launches of a model took so many times as long."""
@@ -105,49 +100,31 @@ def is_better(before: Standing, after: Standing) -> bool:
 
 
 def standing_of(planned: Plan) -> Standing:
-    """What a plan's models ask for and get, and whether that is all of it.
-
-    A model asks for a launch for each frame of its stream, less those that ``every`` leaves out and as many at once
-    as ``frames`` says. Priority models have all of theirs where the plan is feasible.
-    """
+    """What a plan's models ask for and get, and whether that is all of it."""
     timetable, workload = planned.timetable, planned.workload
-    priority = [model.name for model in timetable.models if model.role == "priority"]
-    demands = demands_of(planned.wired, priority, workload, planned.app)
-    beat = Beat(timetable.window_ns, 0, demands=demands, lengths_ns=timetable.lengths_ns)
+    frames = {entry.name: entry.frames for entry in workload.models}
     models = tuple(
         ServedModel(
             name=model.name,
             role=model.role,
             duration_ns=model.duration_ns,
-            asked_hz=(arriving_hz := beat.arriving(model, timetable.models) * workload.beat_hz),
-            planned_hz=_planned_hz(timetable, model.name, workload.beat_hz, arriving_hz),
+            frames=frames[model.name],
+            asked_hz=model.asked_hz,
+            served_hz=model.served_hz,
         )
         for model in timetable.models
     )
     units = usable_units(workload, planned.device, planned.app)
-    load = sum(model.duration_ns * model.asked_hz for model in models) / (1e9 * len(units))
-    short = [model for model in models if model.share_ratio < SERVED]
     binding = timetable.binding_constraint
-    if timetable.feasible and short:
-        binding = "; ".join(
-            f"{model.name!r} gets {model.planned_hz:.4g} of {model.asked_hz:.4g} frames a second" for model in short
-        )
+    if timetable.feasible:
+        binding = "; ".join(gets(model) for model in models if model.share_ratio < SERVED) or binding
     return Standing(
-        fits=timetable.feasible and not short,
-        feasible=timetable.feasible,
-        load_ratio=load,
+        verdict=verdict_of(models, feasible=timetable.feasible),
+        load_ratio=sum(model.work_ratio for model in models) / len(units),
         worst_slack_ns=timetable.worst_slack_ns,
         models=models,
         binding=binding,
     )
-
-
-def _planned_hz(timetable: Timetable, model: str, windows_hz: float, asked_hz: float) -> float:
-    if not timetable.feasible:
-        return 0.0
-    if timetable.model(model).role != "background":
-        return asked_hz
-    return timetable.launches_of(model) / timetable.hyperperiod_windows * windows_hz
 
 
 def fixed_ns(device: ModelledDevice, model: Model) -> int:

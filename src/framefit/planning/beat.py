@@ -18,7 +18,7 @@ from typing import Literal
 from framefit.core.target import Link
 from framefit.core.timetable import PlannedModel, Segment
 
-__all__ = ["Beat"]
+__all__: list[str] = []
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import numpy as np
 
 from framefit.core.settings import Notify
 from framefit.core.timetable import Timetable
+from framefit.core.verdict import verdict_of
 from framefit.core.workload import Workload
 from framefit.devices.host import flushed_denormals, pinned, realtime_priority_permitted
 from framefit.execution.compiled import layers_of, open_timetable, verify
@@ -144,6 +145,7 @@ class _Planner:
         )
         if timetable.feasible:
             check_plan(timetable, tasks, beat, self.device, self.units, limits)
+        timetable = _with_served(timetable, beat, self.workload.beat_hz)
         return Plan(
             app=self.app,
             workload=self.workload,
@@ -184,6 +186,7 @@ class _Planner:
         models = [model for model in planned.models if model.role != "sporadic"]
         beat = dataclasses.replace(beat, events=tuple(m for m in planned.models if m.role == "sporadic"))
         timetable = with_events(build_timetable(beat.guarded(models), models), beat)
+        timetable = _with_served(timetable, beat, self.workload.beat_hz)
         return msgspec.structs.replace(timetable, memory_bytes=planned.memory_bytes, reasons=planned.reasons)
 
     def _placed(
@@ -296,6 +299,21 @@ def _no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def _with_served(timetable: Timetable, beat: Beat, windows_hz: float) -> Timetable:
+    """With what each model asks for and gets, and the verdict; priority and sporadic models get all or are late."""
+    models = []
+    for model in timetable.models:
+        frames = beat.of(model.name).frames
+        launches = beat.arriving(model, timetable.models)
+        asked_hz = launches * frames * windows_hz
+        if model.role == "background":
+            launches = timetable.launches_of(model.name) / max(timetable.hyperperiod_windows, 1)
+        served_hz = launches * frames * windows_hz if timetable.feasible else 0.0
+        models.append(msgspec.structs.replace(model, asked_hz=asked_hz, served_hz=served_hz))
+    verdict = verdict_of(models, feasible=timetable.feasible)
+    return msgspec.structs.replace(timetable, models=tuple(models), verdict=verdict)
 
 
 def _with_layers(timetable: Timetable, tasks: Sequence[SegmentedModel]) -> Timetable:

@@ -28,7 +28,7 @@ from framefit.planning.beat import Beat, Demand
 from framefit.planning.check import check_timetable
 from framefit.planning.partition import Pieces
 
-__all__ = ["SegmentedModel", "demands_of"]
+__all__ = ["SegmentedModel"]
 
 
 Bounds = tuple[tuple[int, int], ...]

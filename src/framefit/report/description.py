@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from framefit.core.verdict import SERVED, Served, frames_text, gets, share_ratio
+from framefit.core.verdict import Verdict as WorkloadVerdict
 from framefit.report.charts import Chart
 from framefit.report.formats import format_bytes, format_duration, format_hz, format_ratio
 
@@ -77,6 +79,14 @@ def size(number: int | None) -> Cell:
 def rate(hz: float | None) -> Cell:
     """Results a second."""
     return NONE if hz is None else Cell(format_hz(hz), hz)
+
+
+def served(model: Served) -> Cell:
+    """Frames a second that a model gets of those that it asks for; nothing where they are not told."""
+    if not model.asked_hz:
+        return NONE
+    short = share_ratio(model) < SERVED
+    return Cell(frames_text(model), model.served_hz, tone="uncertain" if short else "")
 
 
 @dataclass(frozen=True)
@@ -244,6 +254,25 @@ class Verdict:
     kind: Literal["fits", "fails", "plain"]
     word: str
     text: str
+
+    @classmethod
+    def of(cls, verdict: WorkloadVerdict, end: str, text: str, models: Sequence[Served] = ()) -> Verdict:
+        """The verdict on a workload, with what the models get that get fewer frames than they ask for.
+
+        Args:
+            verdict: from a plan, a run or a fit.
+            end: of its words.
+            text: what follows.
+            models: of the workload.
+        """
+        kinds: dict[WorkloadVerdict, Literal["fits", "fails", "plain"]] = {
+            "fits": "fits",
+            "fits with fewer frames": "plain",
+            "does not fit": "fails",
+        }
+        short = [gets(model) for model in models if share_ratio(model) < SERVED and verdict != "does not fit"]
+        sentence = f"{'; '.join(short)}." if short else ""
+        return cls(kinds[verdict], verdict.capitalize() + end, " ".join(part for part in (sentence, text) if part))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from framefit.core.run_record import (
     StreamMetrics,
     Switch,
     UnitMetrics,
+    verdict_of_run,
 )
 from framefit.core.timetable import PlannedModel, Timetable, Window
 from framefit.runtime.log import FLAGGED, OUTCOME_WORDS, FaultCause, FrameLog, FrameOutcome, LaunchLog
@@ -35,6 +36,7 @@ from framefit.stats import wilson
 __all__ = ["frame_times", "residual_use", "run_seconds", "served_frames"]
 
 
+_IN_FLIGHT = 3  # frames of a background model that wait or are worked on when a run ends: no run drops these
 _FAULTS = {
     FaultCause.ERROR: "error",
     FaultCause.HANG: "hang",
@@ -104,6 +106,7 @@ def model_metrics(
     results = finished[newest]
     age = results[:, FrameLog.FINISHED] - results[:, FrameLog.RELEASED]
     fluid, packing = bounds_hz or (None, None)
+    lost = missed + max(unfinished - _IN_FLIGHT, 0) if planned.role == "background" else missed
     return ModelMetrics(
         name=planned.name,
         role=planned.role,
@@ -121,6 +124,8 @@ def model_metrics(
         result_age_windows_max=int(np.ceil((age.max() - 1) * (shortest_hz or rate_hz) / 1e9)) if len(age) else 0,
         segmentation_overhead_ratio=overhead_ratio,
         max_relative_difference=planned.max_relative_difference,
+        asked_hz=len(rows) / seconds if seconds else 0.0,
+        served_hz=(len(rows) - lost) / seconds if seconds else 0.0,
     )
 
 
@@ -332,6 +337,7 @@ def run_metrics(
         ended=run.ended,
     )
     return Metrics(
+        verdict=verdict_of_run(models),
         windows=run.windows,
         models=tuple(models),
         residual_utilisation_ratio=use.residual_utilisation_ratio,

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 import msgspec
 
 from framefit.core.fit_results import Standing
+from framefit.core.verdict import SERVED
 from framefit.core.workload import Workload
-from framefit.fit.situation import SERVED, Situation
+from framefit.fit.situation import Situation
 from framefit.fit.step import Offer, Step, step, with_entries
 
 _MORE_EVERY = 8  # windows between a background model's frames, above what it gets now
@@ -33,9 +34,7 @@ class Rate(Step):
         The one that asks for most alone, where that is enough for the others, too; else all of them.
         """
         models = {entry.name: entry for entry in situation.workload.models}
-        short = [
-            served for served in situation.standing.models if served.share_ratio < SERVED and served.planned_hz > 0
-        ]
+        short = [served for served in situation.standing.models if served.share_ratio < SERVED and served.served_hz > 0]
         if not short:
             return None
         most = max(short, key=lambda served: served.duration_ns * served.asked_hz)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from framefit.core.fit_results import FitResult, FittedModel, ProposedStep, Standing
+from framefit.core.fit_results import FitResult, FittedModel, ProposedStep
 from framefit.report.charts import Axis, Chart, Line, colour, percent_axis, row_height_px
 from framefit.report.description import (
     NONE,
@@ -21,8 +21,8 @@ from framefit.report.description import (
     columns,
     count,
     duration,
-    rate,
     ratio,
+    served,
 )
 from framefit.report.formats import format_duration, format_percent, format_ratio
 
@@ -47,9 +47,10 @@ def _verdict(result: FitResult) -> Verdict:
     )
     if result.fits:
         how = f"after {kept} step{'s' * (kept != 1)}, {proof}" if result.applied else "as it is"
-        return Verdict("fits", "Fits", f"{how}: {load}{before}.{ended}")
-    word = "Does not fit." if result.applied else "Does not fit as it is."
-    return Verdict("fails", word, f"{_why(result)}; {load}{before}.{ended}")
+        return Verdict.of(
+            result.verdict, ".", f"{how.capitalize()}: {load}{before}.{ended}", result.after.models_by(result.before)
+        )
+    return Verdict.of(result.verdict, ".", f"{_why(result)}; {load}{before}.{ended}")
 
 
 def _why(result: FitResult) -> str:
@@ -149,7 +150,7 @@ def _steps(result: FitResult) -> Section:
 def _served(result: FitResult) -> Section:
     rows = []
     before = {model.name: model for model in result.before.models}
-    for model in result.after.models:
+    for model in result.after.models_by(result.before):
         old = before.get(model.name)
         rows.append(
             (
@@ -157,19 +158,13 @@ def _served(result: FitResult) -> Section:
                 model.role,
                 NONE if old is None else duration(old.duration_ns),
                 duration(model.duration_ns),
-                rate(model.asked_hz),
-                NONE if old is None else _given(old.planned_hz, result.before),
-                _given(model.planned_hz, result.after),
-                ratio(model.share_ratio),
+                NONE if old is None or not result.before.feasible else served(old),
+                served(model) if result.after.feasible else NONE,
             )
         )
-    figures = ("took", "takes", "asks for", "got", "gets", "share")
-    note = "Asks for, got, gets: launches a second. Took, got: before the steps."
+    figures = ("took", "takes", "got", "gets")
+    note = "Got, gets: frames a second, of those that it asked for. Took, got: before the steps."
     return Section("What each model asks for and gets", columns(("model", "role"), figures), rows, note)
-
-
-def _given(rate_hz: float, standing: Standing) -> Cell:
-    return rate(rate_hz) if standing.feasible else NONE
 
 
 def _models(result: FitResult) -> Section:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from framefit.core.explanation import FramePath, ModelSchedule, PlanExplanation
 from framefit.core.timetable import PlannedModel, Refusal, Segment, Timetable, reserved_share, window_starts
+from framefit.core.verdict import verdict_of
 from framefit.core.workload import Workload
 from framefit.report.charts import Axis, Chart, Line, colour, row_height_px
 from framefit.report.description import (
@@ -29,9 +30,9 @@ from framefit.report.description import (
     columns,
     count,
     duration,
-    rate,
     ratio,
     ratio_quantity,
+    served,
     size,
 )
 from framefit.report.formats import format_bytes, format_difference, format_duration, format_hz, format_ratio
@@ -356,7 +357,8 @@ def _verdict(content: PlanContent) -> Verdict:
         text = f"The worst slack is {format_duration(slack)}."
     else:  # a plan can also fail for a reason other than time: memory, or an operator
         text = f"{format_duration(-slack)} are missing in the tightest window."
-    return Verdict("fits", "Fits.", text) if timetable.feasible else Verdict("fails", "Does not fit.", text)
+    verdict = timetable.verdict or verdict_of(timetable.models, feasible=timetable.feasible)
+    return Verdict.of(verdict, ".", text, timetable.models)
 
 
 def _quantities(content: PlanContent) -> Iterator[Quantity]:
@@ -453,10 +455,7 @@ def _help(timetable: Timetable) -> Iterator[Block]:
 
 
 def _models(content: PlanContent) -> Section:
-    timetable, explanation = content.timetable, content.explanation
-    seconds = sum(window.length_ns for window in timetable.windows) / 1e9
-    schedules = () if explanation is None else explanation.schedules
-    results = {schedule.model.name: len(schedule.paths) for schedule in schedules}
+    timetable = content.timetable
     rows: list[list[Cell | str]] = []
     for model in timetable.models:
         wait_ns = timetable.waits_ns.get(model.name)
@@ -469,7 +468,7 @@ def _models(content: PlanContent) -> Section:
                 count(model.level),
                 duration(model.duration_ns),
                 count(len(model.segments)),
-                rate(results[model.name] / seconds) if seconds and results.get(model.name) else NONE,
+                served(model) if timetable.feasible else NONE,
                 _age_bound(model.result_age_windows),
                 *([NONE if wait_ns is None else duration(wait_ns)] if timetable.waits_ns else []),
                 ratio(model.segmentation_overhead_ratio) if cut else NONE,
@@ -477,11 +476,11 @@ def _models(content: PlanContent) -> Section:
             ]
         )
     waits = ("wait",) if timetable.waits_ns else ()
-    figures = ("level", "duration", "segments", "results", "age", *waits, "overhead", "difference")
+    figures = ("level", "duration", "segments", "gets", "age", *waits, "overhead", "difference")
     note = "Age: the bound, in windows after the release. Overhead, difference: of cutting."
     return Section(
         "Models",
-        columns(("model", "role"), figures, page=("level", "results")),
+        columns(("model", "role"), figures, page=("level", "difference")),
         rows,
         f"{note} Wait: the bound, from an event to its result." if waits else note,
     )

@@ -38,6 +38,7 @@ from framefit.report.description import (
     rate,
     ratio,
     ratio_quantity,
+    served,
     size,
 )
 from framefit.report.formats import format_bytes, format_difference, format_duration, format_hz, format_ratio
@@ -50,7 +51,6 @@ from framefit.report.timeline import Happened
 __all__ = ["RunContent"]
 
 
-_TOLERATED = 0.01  # misses of a model: framefit run ends with exit code 1 above it
 _MOST_MISSES = 1000  # listed
 _MOST_MODELS = 4  # a chart each
 _LEAST_US = 1.0  # shorter times are shown as this one: in virtual time most starts take none
@@ -283,18 +283,17 @@ def _verdict(run: RunContent) -> Verdict:
         ended = " It was interrupted before its end." if run.info.interrupted else ""
         ended = f" It ended early: {run.info.error}" if run.info.error else ended
     if not priority:
-        return Verdict("plain", "No priority model:", f"{metrics.windows:,} windows, nothing had a deadline.{ended}")
+        text = f"{metrics.windows:,} windows, no priority model.{ended}"
+        return Verdict.of(metrics.judged, ":", text, metrics.models)
     upper = format_ratio(max(model.miss_ratio_upper for model in priority))
     if not missed:
         text = f"0 misses in {frames:,} priority frames (fewer than {upper} at 95 %).{_slack_sentence(run)}{ended}"
-        return Verdict("fits", "Fits:", text)
+        return Verdict.of(metrics.judged, ":", text, metrics.models)
     noun = "miss" if missed == 1 else "misses"
     text = f"{missed:,} {noun} in {frames:,} priority frames; worst model {format_ratio(metrics.miss_ratio)}"
     text += f", fewer than {upper} at 95 %."
     text += (f" Causes: {_causes(metrics)}." if metrics.misses else "") + ended
-    if metrics.miss_ratio > _TOLERATED:
-        return Verdict("fails", "Does not fit:", text)
-    return Verdict("plain", "Nearly fits:", text)
+    return Verdict.of(metrics.judged, ":", text, metrics.models)
 
 
 def _causes(metrics: Metrics) -> str:
@@ -454,19 +453,17 @@ def _frames(metrics: Metrics) -> Section:
             count(model.completed),
             count(model.missed, "bad" if late else ""),
             count(model.dropped),
-            rate(model.throughput_hz),
+            served(model),
             Cell(f"< {format_ratio(model.miss_ratio_upper)}", model.miss_ratio_upper),
             count(model.result_age_windows_max),
             ratio(model.segmentation_overhead_ratio),
             format_difference(model.max_relative_difference),
         ]
         rows.append([*cells, *([_faults(model)] if faulty else [])])
-    figures = ("released", "completed", "missed", "dropped", "throughput", "miss ratio", "age", "cutting", "difference")
+    figures = ("released", "completed", "missed", "dropped", "gets", "miss ratio", "age", "cutting", "difference")
     return Section(
         "Frames",
-        columns(
-            ("model", "role"), figures, ("faults",) if faulty else (), page=("throughput", "cutting", "difference")
-        ),
+        columns(("model", "role"), figures, ("faults",) if faulty else (), page=("completed", "cutting", "difference")),
         rows,
         "Miss ratio: upper bound, 95 %. Age: greatest, in windows.",
     )
