@@ -35,7 +35,7 @@ sqrt(2 ln n) deviations above their mean.
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -225,7 +225,7 @@ class WorkTable:
 
     Attributes:
         works: the layers.
-        precisions: of each layer's first product; "" if it has none.
+        precisions: of each product.
         first: index of each layer's first product in ``product``, and the end.
         product: column -> one number for each product.
         layer: column -> one number for each layer.
@@ -344,23 +344,13 @@ class CycleModel:
         Raises:
             InputError: a layer multiplies in a precision that the target does not have.
         """
-        processor = self._processor
         products = [product for work in works for product in work.products]
         places = [index for index, work in enumerate(works) for _ in work.products]
         precisions = [
             self._precision(product, names[place] if names else works[place].op)
             for product, place in zip(products, places, strict=True)
         ]
-        count = processor.processing_units
-        peaks: list[float]
-        if processor.array_rows is not None and processor.array_columns is not None:
-            peaks = [count * processor.array_rows * processor.array_columns] * len(products)
-        elif processor.macs_per_cycle:
-            peaks = [count * processor.macs_per_cycle[precision] for precision in precisions]
-        else:
-            peaks = [count * processor.vector_lanes] * len(products)
         product: dict[str, list[float]] = {
-            "peak": peaks,
             "inputs": [p.inputs * self._bits(p.input_dtype) / 8 for p in products],
             "halo": [p.halo * self._bits(p.input_dtype) / 8 for p in products],
             "weight_bits": [self._bits(p.weight_dtype, weight=p.constant) for p in products],
@@ -370,7 +360,7 @@ class CycleModel:
         reads = [self._bytes(work.reads) for work in works]
         writes = [self._bytes(work.writes) for work in works]
         first = np.cumsum([0, *(len(work.products) for work in works)])
-        begins = [self._ends(work, read, write) for work, read, write in zip(works, reads, writes, strict=True)]
+        ends = [self._ends(work, write) for work, write in zip(works, writes, strict=True)]
         layer = {
             "reads": reads,
             "writes": writes,
@@ -378,17 +368,49 @@ class CycleModel:
             "elements": [work.elements for work in works],
             "moves": [work.method != "view" for work in works],
             "factor": [self._factor(work) for work in works],
-            "home": [self._home(read + write) for read, write in zip(reads, writes, strict=True)],
-            "load": [begin[0] for begin in begins],
-            "column": [begin[1] for begin in begins],
-            "drain": [begin[2] for begin in begins],
+            "first": [end[0] for end in ends],
+            "column": [end[1] for end in ends],
+            "last": [end[2] for end in ends],
+            "products": [len(work.products) for work in works],
         }
-        return WorkTable(
+        table = WorkTable(
             works=tuple(works),
-            precisions=tuple(precisions[at] if at < end else "" for at, end in itertools.pairwise(first)),
+            precisions=tuple(precisions),
             first=first.astype(np.int64),
             product={name: np.asarray(column, np.float64) for name, column in product.items()},
             layer={name: np.asarray(column, np.float64) for name, column in layer.items()},
+        )
+        return self.adapted(table)
+
+    def adapted(self, table: WorkTable) -> WorkTable:
+        """A table of another target for this one, in a fraction of the time that a new one takes.
+
+        The targets differ in nothing but speeds, widths and sizes: their precisions, the bits of tensors and weights,
+        and their units' ``tuned`` are the same.
+        """
+        processor, layer = self._processor, table.layer
+        lanes = processor.vector_lanes
+        if processor.array_rows is not None and processor.array_columns is not None:
+            peak = np.full(len(table.precisions), float(processor.array_rows * processor.array_columns))
+        elif processor.macs_per_cycle:
+            peak = np.asarray([processor.macs_per_cycle[precision] for precision in table.precisions], np.float64)
+        else:
+            peak = np.full(len(table.precisions), float(lanes))
+        # Without products the first bytes are those of as many elements as there are lanes.
+        load, drain = (
+            np.where(
+                layer["products"] > 0,
+                np.minimum(layer[end], layer[moved]),
+                layer[moved] * np.minimum(lanes / np.maximum(layer[end], 1), 1),
+            )
+            for end, moved in (("first", "reads"), ("last", "writes"))
+        )
+        return WorkTable(
+            works=table.works,
+            precisions=table.precisions,
+            first=table.first,
+            product=table.product | {"peak": peak * processor.processing_units},
+            layer=layer | {"load": load, "drain": drain, "home": self._homes(layer["reads"] + layer["writes"])},
         )
 
     def evaluate(
@@ -532,16 +554,14 @@ class CycleModel:
         ends: Floats = np.maximum(layer["load"] / self._read[home], column) + layer["drain"] / self._write[home]
         return ends
 
-    def _ends(self, work: LayerWork, reads: float, writes: float) -> tuple[float, float, float]:
-        """Bytes before the arithmetic can begin (tensors, weights), and after its end."""
-        lanes = self._processor.vector_lanes
+    def _ends(self, work: LayerWork, writes: float) -> tuple[float, float, float]:
+        """Bytes before the arithmetic can begin (tensors, weights), and after its end; without products elements."""
         if not work.products:
-            elements = max(sum(count for count, _ in work.reads), 1), max(sum(count for count, _ in work.writes), 1)
-            return reads * min(lanes / elements[0], 1), 0.0, writes * min(lanes / elements[1], 1)
+            return sum(count for count, _ in work.reads), 0.0, sum(count for count, _ in work.writes)
         first, last = work.products[0], work.products[-1]
         row = (first.inputs / first.m + first.halo) * self._bits(first.input_dtype) / 8 if first.m else 0.0
         column = first.channels * first.area * self._bits(first.weight_dtype, weight=True) / 8 * first.constant
-        return min(row, reads), column, min(last.n * writes / max(last.m * last.n * last.groups, 1), writes)
+        return row, column, last.n * writes / max(last.m * last.n * last.groups, 1)
 
     def _rate(self, memory: Memory, direction: str) -> float:
         """Bytes for each cycle of the unit's clock."""
@@ -554,12 +574,13 @@ class CycleModel:
             rate = min(rate, np.floor(possible + 1e-9) if possible >= 1 else possible)
         return float(rate * memory.derating_ratio * clock / self.clock_mhz)
 
-    def _home(self, size: float) -> int:
-        """Index of the memory of a layer's tensors: the first on the chip that holds them, else that of weights."""
-        for index, memory in enumerate(self.target.memory):
-            if memory.type == "sram" and (memory.size_mib is None or size <= memory.size_mib * 2**20):
-                return index
-        return self._weight_home
+    def _homes(self, sizes: Floats) -> Floats:
+        """Index of the memory of layers' tensors: the first on the chip that holds them, else that of weights."""
+        homes = np.full(len(sizes), float(self._weight_home))
+        for index, memory in reversed(list(enumerate(self.target.memory))):
+            if memory.type == "sram":
+                homes[sizes <= (math.inf if memory.size_mib is None else memory.size_mib * 2**20)] = index
+        return homes
 
     @property
     def _weight_home(self) -> int:
@@ -624,7 +645,7 @@ class CycleModel:
             activation_sparsity_ratio=float(activations) if work.products else 0.0,
             latency_ns=int(self.layer_ns(cycles)),
             unit=self.unit.name,
-            precision=table.precisions[row],
+            precision=table.precisions[table.first[row]] if work.products else "",
             method=work.method,
             terms={name: float(np.ceil(term[row])) for name, term in estimate.terms.items()},
             overhead_cycles=float(np.ceil(estimate.overhead[row])),

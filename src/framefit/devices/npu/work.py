@@ -7,6 +7,7 @@ SCALE-Sim"): m output positions, n output channels, sums over k = channels x ker
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -124,6 +125,7 @@ class LayerWork(Record, kw_only=True):
     method: Method
 
 
+@functools.cache
 def dtype_bits(dtype: str) -> int:
     """Bits of an element of numpy's ``dtype``; 8 for bool."""
     digits = re.search(r"\d+", dtype)
