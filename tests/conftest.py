@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # No deadlines: machines stall. The same examples every time, so that a change is judged by what it
 # changes; other ones: pytest --hypothesis-profile explore.
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("same", settings.get_profile("explore"), derandomize=True)
+settings.register_profile("same", settings.get_profile("explore"), derandomize=True, max_examples=50)
 settings.load_profile("same")
 
 

@@ -12,7 +12,7 @@ def test_half_of_the_cycles_cost_less_than_a_point(framefit: Framefit, digits: P
     """From an ONNX file and an .npz to a model within its budget; the JSON has the keys of the contract."""
     ended = framefit(
         *("sparsify", digits / "mlp.onnx", "--data", digits / "digits.npz", "--target", "vpu", "--cycles", "0.5"),
-        *("--episodes", "5", "--accuracy-drop", "0.03", "-o", digits / "half", "--json"),
+        *("--episodes", "2", "--accuracy-drop", "0.03", "-o", digits / "half", "--json"),
     )
     assert (ended.code, ended.err) == (0, "")
     result = json.loads(ended.out)

@@ -53,7 +53,7 @@ def assert_kept(beat: Beat, models: list[PlannedModel], random: np.random.Genera
     return sum(age == timetable.model(name).result_age_windows for name, age in oldest.items())
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.integers(0, 2**32 - 1))
 def test_the_plan_s_promise_is_kept(seed: int) -> None:
     """Any position, several models, every, queues, preemptive or not: no priority model late, no result too old."""
@@ -61,7 +61,7 @@ def test_the_plan_s_promise_is_kept(seed: int) -> None:
     assert_kept(*one_round(random), random, 60)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.integers(0, 2**32 - 1))
 def test_the_promise_is_kept_in_windows_of_a_few_nanoseconds(seed: int) -> None:
     """Small numbers make ties and exact fits frequent, where an unsound bound fails first."""
@@ -95,7 +95,7 @@ def test_the_promise_is_kept_in_windows_of_a_few_nanoseconds(seed: int) -> None:
     assert_kept(beat, models, random, 80)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.integers(0, 2**32 - 1))
 def test_the_promise_is_kept_where_streams_wait(seed: int) -> None:
     """One stream for all background models, of which some make it wait: ages count from when a frame came."""

@@ -20,7 +20,7 @@ def deadlines_of(beat: Beat) -> dict[str, int]:
     return {name: demand.deadline_ns for name, demand in beat.demands.items() if demand.deadline_ns is not None}
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(beats_and_models())
 def test_a_feasible_timetable_passes_the_independent_check(case: tuple[Beat, list[PlannedModel]]) -> None:
     """Where the plan says feasible the check finds nothing; else the binding constraint is named."""
@@ -36,7 +36,7 @@ def test_a_feasible_timetable_passes_the_independent_check(case: tuple[Beat, lis
     assert timetable.worst_slack_ns >= 0
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(beats_and_models())
 def test_feasible_without_deadlines_is_exactly_what_fits(case: tuple[Beat, list[PlannedModel]]) -> None:
     """Priority models and guard fit into a window, and beside them each segment that cannot be interrupted."""
@@ -53,7 +53,7 @@ def test_feasible_without_deadlines_is_exactly_what_fits(case: tuple[Beat, list[
     assert build_timetable(beat, models).feasible == fits
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(beats_and_models())
 def test_the_hyperperiod_begins_and_ends_with_whole_frames(case: tuple[Beat, list[PlannedModel]]) -> None:
     """Within one hyperperiod every background model begins at segment 0, serves frames 0, 1, ... and completes each."""
@@ -70,7 +70,7 @@ def test_the_hyperperiod_begins_and_ends_with_whole_frames(case: tuple[Beat, lis
             assert launches == [(frame, segment.index) for frame in range(frames) for segment in model.segments]
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(beats_and_models())
 def test_no_more_frames_are_started_than_arrive(case: tuple[Beat, list[PlannedModel]]) -> None:
     """Until each window, a background model took at most as many frames as had arrived by then."""
@@ -206,7 +206,7 @@ def test_a_plan_that_serves_every_frame_has_no_gap() -> None:
     assert timetable.bound == pytest.approx(3)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(beats_and_models())
 def test_a_timetable_can_be_repeated(case: tuple[Beat, list[PlannedModel]]) -> None:
     """However often it has been repeated, no more frames of a background model were started than had arrived."""

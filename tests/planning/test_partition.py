@@ -48,7 +48,7 @@ def every_partition(count: int) -> list[Runs]:
     ]
 
 
-@settings(max_examples=1000)
+@settings(max_examples=300)
 @given(some_pieces(), st.integers(1, 4000), st.floats(0.3, 1))
 def test_no_set_of_cuts_loses_less(pieces: Pieces, residual_ns: int, share: float) -> None:
     """Of all legal cut sets the best, if its boundaries add at most 2 %, or all add more; else one that does not."""

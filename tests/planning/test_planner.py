@@ -251,7 +251,7 @@ def priced(pieces_ms: list[float], boundary_ms: float) -> Pieces:
     return Pieces(inside, inside, boundary)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.integers(0, 2**32 - 1), st.floats(0, 0.3))
 def test_what_slack_and_guard_cover_is_never_late(seed: int, excess: float) -> None:
     """A timetable that says feasible keeps every deadline while no launch exceeds its quantile by more than said."""

@@ -65,7 +65,7 @@ def test_no_room_is_zero() -> None:
     assert segment_room(Beat(40, 6), TWO) == 0
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(beats_and_models())
 def test_periods_follow_each_other_and_hold_their_models(case: tuple[Beat, list[PlannedModel]]) -> None:
     """Due models in order, without gaps, each as long as planned and the first one longer by the lateness."""

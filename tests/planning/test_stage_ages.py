@@ -55,7 +55,7 @@ def assert_kept(
     return seen
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32 - 1))
 def test_the_promise_is_kept_on_several_units(seed: int) -> None:
     """Stages, slots, links, models that read others, uneven windows: the check passes and no bound is exceeded."""
@@ -63,7 +63,7 @@ def test_the_promise_is_kept_on_several_units(seed: int) -> None:
     assert_kept(*several_units(random), random, 30)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.integers(0, 2**32 - 1))
 def test_the_longest_time_is_found_over_all_instants(seed: int) -> None:
     """Every nanosecond of arrival is tried: the greatest is what the few instants that matter give."""

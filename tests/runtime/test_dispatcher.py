@@ -193,7 +193,7 @@ def test_the_last_window_keeps_the_guard_too() -> None:
 estimates = st.integers(MS // 20, 12 * MS)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(
     face=st.lists(st.integers(1, 2 * MS), min_size=1, max_size=3),
     big=st.lists(st.lists(estimates, min_size=1, max_size=5), min_size=1, max_size=3),
@@ -991,7 +991,7 @@ def readers(draw: st.DrawFn) -> list[Entry]:
 RULES: list[WhenFull] = ["block", "drop-oldest"]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(readers(), st.none() | st.integers(0, 25), st.integers(0, 2**32 - 1), st.floats(0.1, 1.5))
 def test_no_frame_is_lost_where_the_stream_waits(
     entries: list[Entry], length: int | None, seed: int, most: float
@@ -1059,7 +1059,7 @@ def as_planned(entry: Entry) -> PlannedModel:
     )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(readers(), st.integers(0, 2**32 - 1), st.floats(0.05, 1))
 def test_the_planned_ages_hold_where_the_stream_waits(entries: list[Entry], seed: int, least: float) -> None:
     """Counted from the window in which a frame came, no result is older than the plan's bound; no priority is late."""

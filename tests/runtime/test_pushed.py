@@ -142,7 +142,7 @@ def test_threads_hand_frames_over_at_once(rule: WhenFull) -> None:
     box, numbers, done = submissions(2, rule), dict[int, float](), threading.Event()
 
     def submit(first: int) -> None:
-        for value in range(first, first + 100):
+        for value in range(first, first + 40):
             numbers[put(box, value)] = value
 
     def take() -> None:
@@ -157,7 +157,7 @@ def test_threads_hand_frames_over_at_once(rule: WhenFull) -> None:
     sys.setswitchinterval(1e-5)
     try:
         taker = threading.Thread(target=take)
-        threads = [threading.Thread(target=submit, args=(100 * n,)) for n in range(4)]
+        threads = [threading.Thread(target=submit, args=(40 * n,)) for n in range(4)]
         for thread in (taker, *threads):
             thread.start()
         for thread in threads:
@@ -166,10 +166,10 @@ def test_threads_hand_frames_over_at_once(rule: WhenFull) -> None:
         taker.join()
     finally:
         sys.setswitchinterval(interval)
-    assert sorted(numbers) == list(range(400))
+    assert sorted(numbers) == list(range(160))
     assert {number: numbers[number] for number in values} == values
-    dropped = [number for number in range(400) if box.dropped(number) is not None]
-    assert sorted([*values, *dropped]) == list(range(400))
+    dropped = [number for number in range(160) if box.dropped(number) is not None]
+    assert sorted([*values, *dropped]) == list(range(160))
     assert rule != "block" or not dropped
 
 

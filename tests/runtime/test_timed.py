@@ -147,7 +147,7 @@ def assert_never_late(run: Dispatcher, timetable: Timetable) -> None:
                 assert started == released + periods[0].start_ns
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(workloads(1.25, st.integers(0, MS)), st.integers(0, 2**32 - 1), st.sampled_from([0.05, 1.0]))
 def test_feasible_means_never_late(workload: tuple[Beat, list[PlannedModel]], seed: int, sigma: float) -> None:
     """Durations up to their planned quantiles: no priority miss, no frame lost, no result older than promised."""
@@ -167,7 +167,7 @@ def test_feasible_means_never_late(workload: tuple[Beat, list[PlannedModel]], se
             assert (newest[:, 5] - newest[:, 3]).max() <= model.result_age_windows * timetable.window_ns
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(workloads(1.05, st.integers(0, MS)), st.integers(0, 2**32 - 1))
 def test_the_guard_covers_what_exceeds_the_quantile(workload: tuple[Beat, list[PlannedModel]], seed: int) -> None:
     """Durations beyond the quantile, by the guard at most, and covered by the priority models' slack: never late."""

@@ -119,7 +119,7 @@ def guard_ns(*models: PlannedModel) -> int:
 medians = st.lists(st.integers(MS // 20, 4 * MS), min_size=1, max_size=4)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.integers(MS // 20, 2 * MS), min_size=1, max_size=2),
     st.lists(medians, min_size=1, max_size=3),

@@ -192,7 +192,7 @@ def rungs(
     return big, found, longest
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(courses(), st.integers(0, 2**32 - 1))
 def test_nothing_is_lost_or_late_over_changes(
     switcher: tuple[list[int], list[tuple[Bounds, int]], list[tuple[int, int]]], seed: int

@@ -97,7 +97,7 @@ def frames_of(out: Path, model: str) -> dict[int, str]:
     return dict(mine)
 
 
-@pytest.mark.parametrize(("verb", "seed"), [("simulate", 1), ("simulate", 2), ("run", 3), ("run", 4)])
+@pytest.mark.parametrize(("verb", "seed"), [("simulate", 1), ("run", 3)])
 def test_a_killed_process_loses_a_second_at_most(
     verb: str, seed: int, app: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -110,7 +110,7 @@ def test_a_killed_process_loses_a_second_at_most(
         while not (out / "journal" / "part-1" / "state.jsonl").exists():
             assert process.poll() is None
             time.sleep(0.01)
-        time.sleep(random.Random(seed).uniform(0.8, 2.5))
+        time.sleep(random.Random(seed).uniform(0.8, 1.8))
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()

@@ -119,7 +119,7 @@ VARIATIONS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 3), VARIATIONS)
 def test_no_run_of_the_dispatchers_exceeds_its_bounds(seed: int, units: int, variation: Variation) -> None:
     """On one unit and on several, with durations that vary, drift and stall; up to the rounding of a division."""
@@ -203,7 +203,7 @@ def interrupted(random: np.random.Generator, beat: Beat, timetable: Timetable) -
     )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.integers(0, 2**32 - 1))
 def test_no_run_with_interrupted_launches_exceeds_its_bounds(seed: int) -> None:
     """On a preemptive core there is nothing to pack: both bounds are one."""

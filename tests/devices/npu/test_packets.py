@@ -170,7 +170,7 @@ UNITS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(UNITS, runs(), st.sampled_from([1, 2, 3, 256]), st.sampled_from([1, 5, 1 << 20]))
 def test_packets_equal_those_of_a_unit_fed_event_by_event(
     unit: TraceUnit, launches: list[Launch], pending: int, keep: int
@@ -182,7 +182,7 @@ def test_packets_equal_those_of_a_unit_fed_event_by_event(
     assert_as_expected(trace, Expected(unit).play(launches), keep)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(UNITS, runs(), st.sampled_from([1, 2, 256]), st.data())
 def test_reading_leaves_nothing_behind(
     unit: TraceUnit, launches: list[Launch], pending: int, data: st.DataObject

@@ -38,7 +38,7 @@ def test_dense(seed: int, kind: str, free: bool, levelled: bool, rows: int) -> N
     _assert_equal(ensemble, random_inputs(random, ensemble, rows))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 999), kind=KINDS, free=st.booleans(), levelled=st.booleans(), patch=PATCHES)
 def test_pictures(seed: int, kind: str, free: bool, levelled: bool, patch: Patch) -> None:
     """Ensembles on patches give what the reference gives, at borders too."""
