@@ -172,7 +172,10 @@ class DeviceConformance(abc.ABC):
         assert trace.id.tolist() == before.id.tolist()
 
     def test_full_buffer_marks_and_counts_the_loss(self, tmp_path: Path) -> None:
-        """Packets beyond the capacity are lost, counted and marked; after reading there is room again."""
+        """Packets beyond the capacity are lost, counted and marked.
+
+        Reading empties a buffer of this process. One of the device's own sends what it holds at a rate of its own.
+        """
         model = self.network()
         device = self.make(tmp_path)
         packets = 2 * len(device.compile(model, self.unit(device), "net").operations)
@@ -189,7 +192,8 @@ class DeviceConformance(abc.ABC):
         assert trace.meta.buffer_events == room
         device.submit(binding)
         after = device.events()
-        assert (len(after), len(after.loss_after), after.meta.lost_events) == (packets, 0, 0)
+        kept = packets if device.capabilities.collects_events else 0
+        assert (len(after), len(after.loss_after), after.meta.lost_events) == (kept, 0, packets - kept)
 
     def test_unknown_unit(self, device: Device) -> None:
         """A unit that the target does not have is refused by name."""

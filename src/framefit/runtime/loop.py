@@ -68,7 +68,7 @@ _IDLE_NS = 1_000_000  # sinks and progress get a turn only when this much of a w
 _IDLE_PART = 4  # the fourth part of a short one; in virtual time they take none
 _PENDING_OUTPUTS = 64  # outputs that may wait for such a turn
 _PENDING_FRAMES = 256  # whose outcome may
-_DRAIN_WINDOWS = 256  # between two looks into the event buffer of a device on this host
+_DRAIN_WINDOWS = 256  # between two looks into the device's event buffer
 _DRAIN_S = 0.3  # where a journal survives the process
 _SETTLE_NS = 200_000  # the logs get a turn when this much is left
 _NEVER = 1 << 62
@@ -197,7 +197,6 @@ class Dispatcher:
         self._service = service
         self._stalls = stalls
         self._stalled_ns = 0
-        self._collects_events = device.capabilities.collects_events
         self._on_thread = isinstance(clock, RealClock) and device.capabilities.runs_on_host
         self.mailbox = Mailbox() if mailbox is None else mailbox
         self._coming: list[Message] = []  # a heap: what cannot be used yet
@@ -846,7 +845,7 @@ class Dispatcher:
                 self._turn_over(begins=False)
             if self._ahead != self.windows:
                 self._look_ahead()
-        drains = self._collects_events and self._collects and self._drain_is_due()
+        drains = self._collects and self._drain_is_due()
         if left_ns < self._idle_ns and not (drains and self.windows - self._drained >= _DRAIN_WINDOWS):
             return
         while self._outputs and wake - self._clock.now_ns() >= self._idle_ns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import threading
@@ -109,7 +110,6 @@ class NpuDevice:
         clock: virtual, or real: then the calling thread waits.
         computer: computes outputs while :attr:`computes` is set; ``None``: they are not computed.
         seed: for the variation; the same seed gives the same run, bit for bit.
-        keep_events: number of packets that are kept, the latest of a long run.
     """
 
     capabilities = Capabilities(modelled=True, simulated=True, layer_events=True)
@@ -122,7 +122,6 @@ class NpuDevice:
         *,
         computer: Device | None = None,
         seed: int = 0,
-        keep_events: int = 1 << 20,
     ) -> None:
         self.clock = clock
         self.computes = computer is not None
@@ -132,7 +131,7 @@ class NpuDevice:
         self._target = target
         self.computer = computer
         self._layer_times = layer_times
-        self._packets = PacketBuffer(target.trace, keep_events)
+        self._packets = PacketBuffer(target.trace)
         self._free_at: dict[str, int] = {}  # units, and links by the names of their ends
         self._begun: dict[str, int] = {}  # launches in flight: the time from which their units are busy
         self.restart(seed)
@@ -149,7 +148,7 @@ class NpuDevice:
             unit.name: _Varying(self._target.variation, [seed, number] if number else seed, self.clock.now_ns())
             for number, unit in enumerate(self._target.units)
         }
-        self._packets.drain()
+        self._packets.clear()
         self._free_at.clear()
         self._begun.clear()
         self.late_results = 0
@@ -281,19 +280,24 @@ class NpuDevice:
         """
         assert isinstance(binding, NpuBinding)
         clock, unit, lock = self.clock, binding.unit, self._lock
-        started = max(clock.now_ns(), self._free_at.get(unit, 0))
         nominal = binding.duration_ns
+        with lock or contextlib.nullcontext():
+            started = max(clock.now_ns(), self._free_at.get(unit, 0))
+            if lock is not None:
+                self._begun[unit] = started
         factor, stalled_at, stall = self._vary[unit](started, nominal)
         finished = started + round(nominal * factor) + stall
-        if lock is not None:
-            self._begun[unit] = started
-        if self.computes and binding.inner is not None:
-            assert self.computer is not None
-            self.computer.submit(binding.inner)
-            if (computed := clock.now_ns()) > finished:
-                finished = computed
-                factor = (finished - started - stall) / max(nominal, 1)
-                self.late_results += 1
+        try:
+            if self.computes and binding.inner is not None:
+                assert self.computer is not None
+                self.computer.submit(binding.inner)
+                if (computed := clock.now_ns()) > finished:
+                    finished = computed
+                    factor = (finished - started - stall) / max(nominal, 1)
+                    self.late_results += 1
+        except BaseException:
+            self._begun.pop(unit, None)  # nothing of it is recorded, and nothing waits for it
+            raise
         if lock is None:
             self._packets.add(binding.pattern, started, factor, stalled_at, stall)
         else:
@@ -333,10 +337,11 @@ class NpuDevice:
         return left + round(link.latency_ns)
 
     def events(self) -> Trace:
-        """Packets since the latest call."""
+        """Packets since the latest call, but for those of launches that are not over: these come with a later one."""
         if self.computer is not None:
             self.computer.events()
-        return self._packets.drain()
+        with self._lock or contextlib.nullcontext():
+            return self._packets.drain(min([self.clock.now_ns(), *self._begun.values()]))
 
     @property
     def _computer_unit(self) -> str:

@@ -41,8 +41,8 @@ class PacketBuffer:
     """Converts launches to START and END packets, as a trace unit of bounded memory would.
 
     Packets of kinds that are not selected are not made. A packet that finds the buffer full is dropped; the buffer
-    drains at ``drain_rate_hz``, or completely at the end of each launch. Packets that the host received are kept, of
-    long runs the latest.
+    drains at ``drain_rate_hz``, or completely at the end of each launch. Packets that the host received are kept until
+    they are read, the latest of them where that is never done.
 
     Launches are only recorded while they happen; packets are computed in batches, and sorted by time where units
     run concurrently.
@@ -60,13 +60,16 @@ class PacketBuffer:
         self._kinds: dict[str, int] = {}
         # Rows: time, kind, type, core, operation, whether packets were dropped just before.
         self._chunks: deque[Ints] = deque()
-        self._clear()
+        self.clear()
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Forget all packets and launches: both buffers are empty, at time 0."""
+        self._pending.clear()
         self._chunks.clear()
         self._ahead = _NONE  # packets later than the begin of a launch that is not recorded yet
         self._held = self._lost = self._overwritten = 0
         self._losing = False  # whether packets were dropped since the latest kept one
+        self._marked = False  # whether the latest trace ends with a mark of those
         self._level, self._level_at = 0.0, 0  # fill level of the device's buffer, and its time
 
     @property
@@ -116,13 +119,23 @@ class PacketBuffer:
         buffer.add(buffer.pattern(["any"], [1], 0), 0, 1.0)
         buffer.drain()
 
-    def drain(self) -> Trace:
-        """All packets since the latest call, in order of arrival; both buffers are empty afterwards."""
-        self._flush()
+    def drain(self, until_ns: int | None = None) -> Trace:
+        """Packets that the host received since the latest call, in order of arrival.
+
+        The device's buffer stays as full as it is: what it drops does not depend on when it is read.
+
+        Args:
+            until_ns: no launch before this time will be recorded later: later packets wait for another call;
+                default: there are none.
+        """
+        self._flush(until_ns)
         rows = np.concatenate(self._chunks) if self._chunks else _NONE
         losses = np.flatnonzero(rows[:, 5])
-        if self._losing:
+        if self._marked:
+            losses = losses[losses > 0]
+        if self._losing and not (self._marked and not len(rows)):
             losses = np.append(losses, len(rows))
+        self._marked = self._losing
         unit, marked = self._unit, self._unit.loss_markers
         trace = Trace(
             time_ns=rows[:, 0].copy(),
@@ -142,7 +155,8 @@ class PacketBuffer:
                 overwritten_events=self._overwritten,
             ),
         )
-        self._clear()
+        self._chunks.clear()
+        self._held = self._lost = self._overwritten = 0
         return trace
 
     def _flush(self, until_ns: int | None = None) -> None:
