@@ -7,6 +7,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 
@@ -206,7 +207,7 @@ def _read(entries: Sequence[Entry], reader: Entry, name: str) -> ReadModel:
     plan = PlannedModel(
         name=name, role="background", level=0, reasons=(), duration_ns=0, segments=(), result_age_windows=40
     )
-    return ReadModel(plan, inputs, giver.every)
+    return ReadModel(plan, inputs, (Fraction(giver.every),))
 
 
 def fates(run: UnitGroup | Dispatcher, model: int) -> dict[int, FrameOutcome]:

@@ -14,12 +14,18 @@ import pytest
 from fit_workloads import fitted, outcomes, write_fit_app
 from framefit import DeviceError, InputError, fit, load_workload, plan, simulate
 from framefit.core.files import read_record, write_record
-from framefit.core.fit_results import FitResult
+from framefit.core.fit_results import FitResult, Standing
 from framefit.core.model import GraphBuilder, Model, listing
 from framefit.core.run_record import TargetList
 from framefit.fit.accuracy import Labelled
+from framefit.fit.loop import Fitted
 from workloads import listing as files_in
 from workloads import write_app, write_models, write_target
+
+
+def standings(done: Fitted) -> tuple[Standing, Standing]:
+    """Before and after."""
+    return done.result.before, done.result.after
 
 
 def test_a_workload_that_fits_is_only_proven(place: Path) -> None:
@@ -87,7 +93,12 @@ def test_without_data_no_model_is_changed(place: Path) -> None:
     done = fitted(write_fit_app(place))
     assert done.result.fits
     assert outcomes(done) == [("rate", "kept"), ("verify", "verified")]
-    assert [entry.every for entry in load_workload(place / "out" / "app.toml").models] == [1, 2, 2]
+    models = {entry.name: entry for entry in load_workload(place / "out" / "app.toml").models}
+    assert (models["small"].every, models["other"].every) == (1, 2)
+    assert 1 < models["net"].spacing < 2
+    assert done.result.verdict == "fits with fewer frames"
+    before, after = ({model.name: model.served_hz for model in standing.models} for standing in standings(done))
+    assert all(after[name] >= 0.98 * served_hz for name, served_hz in before.items())
     assert any("--data net=DATA" in note for note in done.result.notes)
     assert done.result.models == ()
 

@@ -35,8 +35,8 @@ def test_a_model_without_data_gets_fewer_frames(place: Path) -> None:
     assert done.result.fits
     assert {step.model for step in done.result.steps if step.name == "sparsify"} == {"net"}
     assert ("rate", "kept") in outcomes(done)
-    every = {entry.name: entry.every for entry in load_workload(place / "out" / "app.toml").models}
-    assert every["twin"] > 1
+    spacing = {entry.name: entry.spacing for entry in load_workload(place / "out" / "app.toml").models}
+    assert spacing["twin"] > 1
     assert any("--data twin=DATA" in note for note in done.result.notes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 from hypothesis import strategies as st
@@ -79,7 +80,7 @@ def one_round(random: np.random.Generator) -> tuple[Beat, list[PlannedModel]]:
     ]
     demands = {}
     for model in models:
-        every = between(1, 3)
+        every = Fraction(between(3, 9), 3) if maybe(0.3) else between(1, 3)
         if model.role == "priority":
             deadline = between(window // 2, window) if maybe(0.15) else None
             demands[model.name] = Demand(deadline_ns=deadline, every=every)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from framefit.core.policy import Rotation
 from framefit.core.timetable import PlannedModel, Timetable
@@ -18,7 +20,7 @@ class Model:
     """A background model: frames that wait, frames in flight, and the oldest result so far."""
 
     plan: PlannedModel
-    every: int
+    every: Fraction | int
     frames: int
     depth: int
     refuses: bool
@@ -29,6 +31,11 @@ class Model:
     rest_ns: int = 0  # of a segment that was interrupted
     done: int = 0
     oldest_ns: int = 0
+
+    def takes(self, number: int) -> bool:
+        """Whether it is the first frame at or after one of the instants 0, ``every``, 2 ``every``, ..."""
+        before = math.floor(number / self.every)
+        return number in (math.ceil(before * self.every), math.ceil((before + 1) * self.every))
 
     @property
     def needed(self) -> int | None:
@@ -88,10 +95,10 @@ class Simulation:
         release, length = window * self.beat.window_ns, self.beat.window_ns
         waiting = [model for model in self.models if model.waits]
         number, full = self.delivered, [m for m in waiting if m.refuses and len(m.queue) == m.depth]
-        comes = not any(number % model.every == 0 for model in full)
+        comes = not any(model.takes(number) for model in full)
         self.delivered += comes
         for model in self.models:
-            if (comes and number % model.every == 0) if model.waits else window % model.every == 0:
+            if (comes and model.takes(number)) if model.waits else model.takes(window):
                 if len(model.queue) == model.depth:
                     if model.refuses:
                         continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -77,7 +78,7 @@ def test_the_promise_is_kept_in_windows_of_a_few_nanoseconds(seed: int) -> None:
     demands = {
         model.name: Demand(
             queue=between(1, 3),
-            every=between(1, 4),
+            every=Fraction(between(4, 16), 4) if random.random() < 0.3 else between(1, 4),
             frames=1 if model.role == "priority" or random.random() < 0.7 else between(2, 3),
             refuses=bool(random.random() < 0.3),
         )

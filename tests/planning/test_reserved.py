@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from plans import beats_and_models, planned
 
+from framefit.core.spacing import own_frame
 from framefit.core.timetable import PlannedModel
 from framefit.planning.beat import Beat, Demand
 from framefit.planning.check import check_timetable
@@ -72,9 +73,9 @@ def test_periods_follow_each_other_and_hold_their_models(case: tuple[Beat, list[
     beat, models = case
     priority = [model for model in models if model.role == "priority"]
     windows = reserve(beat, priority).windows
-    assert len(windows) == math.lcm(*(beat.of(model.name).every for model in priority))
+    assert len(windows) == math.lcm(*(beat.of(model.name).every.numerator for model in priority))
     for index, window in enumerate(windows):
-        due = [model for model in priority if index % beat.of(model.name).every == 0]
+        due = [model for model in priority if own_frame(index, beat.of(model.name).every) is not None]
         assert [period.model for period in window] == [model.name for model in due]
         for number, (period, model) in enumerate(zip(window, due, strict=True)):
             assert period.end_ns - period.start_ns == model.duration_ns + (0 if number else beat.late_ns)

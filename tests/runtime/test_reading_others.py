@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -94,11 +95,11 @@ def test_results_of_one_release_are_read_together() -> None:
     assert add(0, 13, 4) == [13]
 
 
-@pytest.mark.parametrize(("step", "taken"), [(0, [0, 6]), (2, [0, 4, 8])])
-def test_every_counts_results_or_releases(step: int, taken: list[int]) -> None:
+@pytest.mark.parametrize(("steps", "taken"), [((), [0, 6]), ((Fraction(2),), [0, 4, 8])])
+def test_every_counts_results_or_releases(steps: tuple[Fraction, ...], taken: list[int]) -> None:
     """Every second result; where frames are due by their numbers, every second number, whatever was dropped."""
     one = supply(4)
-    join = ResultJoin([Idle()], [0], [one], every=2, step=step)
+    join = ResultJoin([Idle()], [0], [one], every=2, steps=steps)
     found = []
     for frame in (0, 4, 6, 8):
         assert one.keep(frame, seven)

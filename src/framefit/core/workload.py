@@ -9,6 +9,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
@@ -190,7 +191,8 @@ class ModelEntry(Record, kw_only=True):
         aggregate: number of frames whose outputs are returned together.
         preprocess: how raw images become its inputs.
         postprocess: "module:function", called with the outputs; its result replaces them.
-        every: number of windows between its frames.
+        every: number of windows between its frames; "3/2": two of three windows bring one, evenly spread. See
+            :attr:`spacing`.
         min_distance_ms: least time between two frames of a sporadic model: these are events that come at any time, and
             wait for no window.
         always_split: whether to cut it even where it fits as a whole.
@@ -215,7 +217,7 @@ class ModelEntry(Record, kw_only=True):
     deadline_ms: float | None = None
     latency_sensitive: bool | None = None
     task: str | None = None
-    every: int = 1
+    every: int | str = 1
     min_distance_ms: float | None = None
     always_split: bool = False
     units: tuple[str, ...] | None = None
@@ -225,18 +227,31 @@ class ModelEntry(Record, kw_only=True):
     def __post_init__(self) -> None:
         _need_positive("deadline_ms", self.deadline_ms)
         _need_positive("min_distance_ms", self.min_distance_ms)
-        for key in ("frames", "aggregate", "every"):
+        for key in ("frames", "aggregate"):
             _need_few(key, getattr(self, key))
+        _need_few("every", math.floor(self.spacing))
         if self.min_distance_ms is not None:
             self._check_sporadic(self.min_distance_ms)
         if self.postprocess is not None and not names_function(self.postprocess):
             raise ValueError(f'postprocess must read "module:function", is {self.postprocess!r}')
 
+    @property
+    def spacing(self) -> Fraction:
+        """Windows between its frames in the mean, 1 or more: see :func:`framefit.core.spacing.own_frame`.
+
+        Raises:
+            ValueError: ``every`` is no fraction.
+        """
+        parts = re.fullmatch(r"([0-9]{1,5})(?:/([0-9]{1,5}))?", str(self.every))
+        if parts is None or (parts[2] is not None and not int(parts[2])):
+            raise ValueError(f'every must be a whole number or a fraction such as "3/2", is {self.every!r}')
+        return Fraction(int(parts[1]), int(parts[2] or 1))
+
     def _check_sporadic(self, distance_ms: float) -> None:
         who = f"model {self.name!r} has min_distance_ms, so that"
         if self.priority in ("every-window", "background"):
             raise ValueError(f"{who} it is no model of priority = {self.priority!r}; give a level, or leave it out")
-        if self.frames > 1 or self.every > 1:
+        if self.frames > 1 or self.spacing > 1:
             raise ValueError(f"{who} it takes each event by itself: leave frames and every out")
         if not self.inputs:
             raise ValueError(f"{who} its inputs must name the stream of its events")
@@ -336,7 +351,7 @@ def _digest(path: str, mtime_ns: int) -> str:  # noqa: ARG001 - a file that was 
 def _is_due_later(model: ModelEntry, window_ns: int) -> bool:
     """Whether frames of what may be a priority model are due later than the next window begins."""
     due_ms = model.deadline_ms
-    return model.priority != "background" and model.every > 1 and due_ms is not None and due_ms * 1e6 > window_ns + 1
+    return model.priority != "background" and model.spacing > 1 and due_ms is not None and due_ms * 1e6 > window_ns + 1
 
 
 class MachineSettings(Record, kw_only=True):
@@ -420,7 +435,7 @@ class Workload(MachineSettings, kw_only=True):
                 raise ValueError(f"{kind} name {min(twice)!r} is used twice")
         for unit in self.units:
             _check_same(unit, self.units)
-        pattern = math.lcm(*(model.every for model in self.models))
+        pattern = math.lcm(*(model.spacing.numerator for model in self.models))
         if pattern > _MOST_PATTERN:
             raise ValueError(f"the values of every repeat only after {pattern} windows; choose multiples of each other")
         for output in self.outputs:
@@ -514,7 +529,7 @@ class Workload(MachineSettings, kw_only=True):
         grid = merged(self.rates_hz, self.given_hz)
         if len(grid.offsets_ns) > 1:
             return grid
-        later = [model.every for model in self.models if _is_due_later(model, grid.shortest_ns)]
+        later = [model.spacing.numerator for model in self.models if _is_due_later(model, grid.shortest_ns)]
         return grid.repeated(math.lcm(*later))
 
     @property

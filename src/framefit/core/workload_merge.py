@@ -7,12 +7,14 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from framefit.core.model.loading import declared_inputs
+from framefit.core.spacing import every_of
 from framefit.core.workload import (
     DEFAULT_QUEUE,
     IMPLICIT_STREAM,
@@ -128,7 +130,8 @@ def _at_rates(path: Path, workload: Workload, rates_hz: Mapping[str, float]) -> 
                 where=path,
                 remedy="give its streams one rate in all applications",
             )
-        models.append(msgspec.structs.replace(model, inputs=inputs, every=model.every * max(read, default=1)))
+        every = every_of(model.spacing * max(read, default=1))
+        models.append(msgspec.structs.replace(model, inputs=inputs, every=every))
     return msgspec.structs.replace(workload, streams=streams, models=tuple(models))
 
 
@@ -198,6 +201,12 @@ def _is_same(first: ModelEntry, second: ModelEntry) -> bool:
     )
 
 
+def _both(first: Fraction, second: Fraction) -> Fraction:
+    """The greatest spacing whose frames are those of both, of those that are as easily said."""
+    whole = first.denominator == second.denominator == 1
+    return first if first == second else Fraction(math.gcd(first.numerator, second.numerator)) if whole else Fraction(1)
+
+
 def _model(first: ModelEntry, second: ModelEntry) -> ModelEntry:
     """One model for two, with what is stricter of both."""
     deadlines = [entry.deadline_ms for entry in (first, second) if entry.deadline_ms is not None]
@@ -208,7 +217,7 @@ def _model(first: ModelEntry, second: ModelEntry) -> ModelEntry:
         deadline_ms=min(deadlines, default=None),
         latency_sensitive=max(felt, default=None),
         task=first.task or second.task,
-        every=math.gcd(first.every, second.every),
+        every=every_of(_both(first.spacing, second.spacing)),
         always_split=first.always_split or second.always_split,
         on_error=next((rule for rule in ("stop", "retry", "skip") if rule in (first.on_error, second.on_error)), None),
         on_nan=next(rule for rule in ("drop", "flag", "ignore") if rule in (first.on_nan, second.on_nan)),

@@ -10,6 +10,7 @@ from framefit.core.files import toml_key
 from framefit.core.functions import load_function
 from framefit.core.model import Model, TensorInfo
 from framefit.core.model.loading import declared_inputs, integer_scalars
+from framefit.core.spacing import apart
 from framefit.core.workload import (
     DEFAULT_QUEUE,
     STRICTEST,
@@ -73,7 +74,7 @@ class WiredModel:
     @property
     def behind(self) -> int:
         """Number of frames of a stream that may have arrived since the oldest waiting one."""
-        return (self.depth + self.entry.frames) * self.entry.every
+        return apart(self.depth + self.entry.frames, self.entry.spacing)
 
     @property
     def frame_inputs(self) -> dict[str, TensorInfo]:

@@ -73,6 +73,9 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+
+from framefit.core.spacing import apart, least_apart
 
 _MOST_PATTERN = 16  # windows of differing room that are told apart
 _MOST_ROUNDS = 32
@@ -213,7 +216,7 @@ def age_bound_ns(
     *,
     queue: int,
     frames: int,
-    every: int,
+    every: Fraction | int,
     refuses: bool,
     waits: bool = False,
 ) -> int | None:
@@ -269,7 +272,7 @@ def _from_turn(
     spans: Spans,
     queue: int,
     frames: int,
-    every: int,
+    every: Fraction | int,
     *,
     refuses: bool,
     waits: bool,
@@ -284,19 +287,20 @@ def _from_turn(
     turns = [[*before, *own] for before in others]
     after = turns[1:] + turns[:1] if between else turns
     waiting = [ns for _, turn in zip(range(depth // frames), itertools.cycle(after), strict=False) for ns in turn]
-    arrivals = range(0, len(spans.free), 1 if waits else math.gcd(every, len(spans.free)))
+    regular = not waits and every.denominator == 1
+    arrivals = range(0, len(spans.free), math.gcd(every.numerator, len(spans.free)) if regular else 1)
     bounds = [_over(spans, arrivals, _sums([*begun, *waiting]))]
     if not (refuses or waits):  # else newer ones may be long in coming
         taken = _over(spans, range(1, len(spans.free) + 1), _sums(begun))
-        older = (depth - frames + 1) * every  # windows from its release to the end of the one in which it is taken
+        older = apart(depth - frames + 1, every)  # windows from its release to the end of the one in which it is taken
         bounds.append(None if taken is None else older * spans.window_ns + taken)
     best = min((bound for bound in bounds if bound is not None), default=None)
-    busy = _busy(spans, arrivals, [_sums(turn) for turn in turns], frames * every * spans.window_ns, best)
+    busy = _busy(spans, arrivals, [_sums(turn) for turn in turns], frames * every, best)
     return busy if best is None or (busy is not None and busy < best) else best
 
 
 def _busy(
-    spans: Spans, arrivals: range, turns: Sequence[Sequence[int]], period_ns: int, enough: int | None
+    spans: Spans, arrivals: range, turns: Sequence[Sequence[int]], every: Fraction | int, enough: int | None
 ) -> int | None:
     """Greatest response in a busy time, or ``None`` where that does not end or is above ``enough``."""
     worst = 0
@@ -307,10 +311,10 @@ def _busy(
             if done is None:
                 return None
             now = done
-            worst = max(worst, now - begin - (number - 1) * period_ns)
+            worst = max(worst, now - begin - least_apart(number - 1, every) * spans.window_ns)
             if enough is not None and worst >= enough:
                 return None
-            if now - begin <= number * period_ns:
+            if now - begin <= least_apart(number, every) * spans.window_ns:
                 break
         else:
             return None

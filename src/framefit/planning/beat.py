@@ -13,8 +13,10 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Literal
 
+from framefit.core.spacing import own_frame
 from framefit.core.target import Link
 from framefit.core.timetable import PlannedModel, Segment
 
@@ -29,7 +31,7 @@ class Demand:
         deadline_ns: after its frame's release; default: the window for priority
             models, none for background models.
         queue: frames that may wait for it.
-        every: windows between its frames; where not every window is a release of its stream, releases
+        every: windows between its frames, in the mean; where not every window is a release of its stream, releases
             between them; of a model that reads others, frames of theirs between its own.
         frames: frames that it takes at once.
         refuses: a full queue refuses the new frame instead of dropping the oldest.
@@ -41,7 +43,7 @@ class Demand:
 
     deadline_ns: int | None = None
     queue: int = 1
-    every: int = 1
+    every: Fraction | int = 1
     frames: int = 1
     refuses: bool = False
     waits: bool = False
@@ -127,8 +129,7 @@ class Beat:
             if place not in demand.releases:
                 return None
             number = repeat * len(demand.releases) + demand.releases.index(place)
-        frame, other = divmod(number, demand.every)
-        return None if other else frame
+        return own_frame(number, demand.every)
 
     def arriving(self, model: PlannedModel, models: Sequence[PlannedModel]) -> float:
         """Launches a window that a model has frames for, in the mean.
@@ -140,7 +141,7 @@ class Beat:
         demand = self.of(model.name)
         if demand.distance_ns:  # at most
             return sum(self.pattern_ns) / len(self.pattern_ns) / demand.distance_ns
-        own = 1 / (demand.every * demand.frames)
+        own = 1 / float(demand.every * demand.frames)
         if model.after:
             return own * min((self.arriving(one, models) for one in models if one.name in model.after), default=1.0)
         if demand.releases is None:

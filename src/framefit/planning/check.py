@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from fractions import Fraction
 
 from framefit.core.run_record import TOO_SOON, FrameTable
 from framefit.core.timetable import PlannedModel, Slot, Timetable, Window
@@ -17,7 +18,7 @@ def check_timetable(
     timetable: Timetable,
     *,
     deadlines_ns: Mapping[str, int] | None = None,
-    every: Mapping[str, int] | None = None,
+    every: Mapping[str, Fraction | int] | None = None,
     releases: Mapping[str, Collection[int]] | None = None,
     lengths_ns: Sequence[int] = (),
     distances_ns: Mapping[str, int] | None = None,
@@ -194,7 +195,7 @@ def _due(
     model: PlannedModel,
     models: Mapping[str, PlannedModel],
     window: int,
-    every: Mapping[str, int],
+    every: Mapping[str, Fraction | int],
     releases: Mapping[str, Collection[int]],
     pattern: int,
 ) -> int | None:
@@ -211,8 +212,9 @@ def _due(
         if window % pattern not in here:
             return None
         number = window // pattern * len(here) + here.index(window % pattern)
-    step = every.get(model.name, 1)
-    return None if number % step else number // step
+    spacing = Fraction(every.get(model.name, 1))
+    before, then = (math.floor((count - 1) / spacing) + 1 for count in (number, number + 1))  # frames that came by then
+    return before if then > before else None
 
 
 def _in_order(timetable: Timetable, models: Mapping[str, PlannedModel], launches: Launches) -> list[str]:
@@ -308,7 +310,7 @@ def _deliveries(timetable: Timetable, models: Mapping[str, PlannedModel], launch
 
 
 def _read(
-    timetable: Timetable, models: Mapping[str, PlannedModel], launches: Launches, every: Mapping[str, int]
+    timetable: Timetable, models: Mapping[str, PlannedModel], launches: Launches, every: Mapping[str, Fraction | int]
 ) -> list[str]:
     """A model that reads others starts no frame before theirs are done: of as many as it starts, as many are there."""
     wrong = []
@@ -327,7 +329,7 @@ def _read(
                 if owner == source
             )
             for number, (start, slot) in enumerate(starts):
-                needed = number * every.get(name, 1)
+                needed = math.ceil(number * every.get(name, 1))
                 link = _crossing_ns(timetable, last.unit, slot.unit, last.boundary_bytes)
                 if needed >= len(done) or done[needed] + link > start:
                     wrong.append(f"{name}: frame {number} begins at {start} ns, before {source} has given it its input")

@@ -31,7 +31,7 @@ def explain(timetable: Timetable, workload: Workload) -> PlanExplanation:
 def _deadline_ns(timetable: Timetable, entry: ModelEntry, period_ns: float) -> int:
     if (within_ms := entry.deadline_ms or entry.min_distance_ms) is not None:
         return round(within_ms * 1e6)
-    return round(period_ns / entry.every) if timetable.lengths_ns else timetable.window_ns
+    return round(period_ns / entry.spacing) if timetable.lengths_ns else timetable.window_ns
 
 
 def loss_of(timetable: Timetable, schedules: Sequence[ModelSchedule]) -> ResidualLoss:
@@ -160,7 +160,7 @@ def _period_ns(workload: Workload, entry: ModelEntry) -> float:
     rates = workload.rates_hz
     own = [rates[name] for name in entry.inputs.values() if name in rates]
     rate_hz = own[0] if own else next(iter(rates.values())) if len(rates) == 1 else workload.beat_hz
-    return entry.every * 1e9 / rate_hz
+    return float(entry.spacing) * 1e9 / rate_hz
 
 
 def _room(timetable: Timetable, model: PlannedModel) -> int:

@@ -341,7 +341,7 @@ def _waiting(timetable: Timetable, tasks: Sequence[SegmentedModel]) -> list[str]
         entry, streams = task.wired.entry, task.wired.in_step
         frames = {slot.frame for window in timetable.windows for slot in window.slots if slot.model == task.name}
         held = [other.name for other in tasks if other.priority and other.wired.in_step & streams]
-        slow = len(frames) * entry.frames < count // entry.every
+        slow = len(frames) * entry.frames < count // entry.spacing
         if timetable.feasible and task.wired.when_full == "block" and not task.priority and held and slow:
             texts.append(
                 f"{task.name} is planned for {len(frames) * entry.frames} frames in {count} windows and makes its "

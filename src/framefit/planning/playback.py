@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from framefit.core.policy import Rotation
+from framefit.core.spacing import apart, own_frame
 from framefit.core.timetable import PlannedModel, PriorityPeriod, Slot, in_order
 from framefit.planning.beat import Beat, Demand, Span
 from framefit.planning.reserved import reserve
@@ -333,7 +334,7 @@ class Playback:
                     oldest.popleft()  # another model dropped that frame
                     continue
                 there = max(frames.popleft()[0] for frames in reader.read.values())
-                if reader.read_frames % reader.demand.every == 0:
+                if own_frame(reader.read_frames, reader.demand.every) is not None:
                     reader.coming.append((there, window))
                     target.wake(there)
                 reader.read_frames += 1
@@ -360,7 +361,7 @@ def served_launches(
     if not models:
         return []
     play = Playback(beat, models, taken_ns)
-    period = math.lcm(*(model.demand.every for model in play.models))
+    period = math.lcm(*(model.demand.every.numerator for model in play.models))
     counts: list[list[int]] = []  # at the begin of each window
     seen: dict[object, int] = {}
     for window in range(windows):
@@ -496,7 +497,7 @@ def delivered(
 def _lasts(beat: Beat, model: PlayedModel, windows: int) -> bool:
     """Whether the launches so far may be repeated: there were as many frames for them."""
     demand = model.demand
-    needed = model.done * demand.every * demand.frames
+    needed = apart(model.done * demand.frames, demand.every)
     if model.plan.after:
         return 0 < needed <= model.read_frames
     if demand.releases is None:

@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from framefit.core.spacing import own_frame
 from framefit.core.timetable import PlannedModel, PriorityPeriod, Segment, in_order
 from framefit.planning.ages import Spans
 from framefit.planning.beat import Beat, Layout, Span
@@ -207,8 +208,7 @@ def _frame(beat: Beat, model: PlannedModel, window: int, frames: Mapping[str, in
     read = [frames.get(name) for name in model.after]
     if None in read:
         return None
-    frame, other = divmod(read[0] or 0, beat.of(model.name).every)
-    return None if other else frame
+    return own_frame(read[0] or 0, beat.of(model.name).every)
 
 
 def _repeats(beat: Beat, ordered: Sequence[PlannedModel]) -> dict[str, int]:
@@ -217,10 +217,10 @@ def _repeats(beat: Beat, ordered: Sequence[PlannedModel]) -> dict[str, int]:
     for model in ordered:
         demand = beat.of(model.name)
         if model.after:
-            repeats[model.name] = demand.every * math.lcm(*(repeats.get(name, 1) for name in model.after))
+            repeats[model.name] = demand.every.numerator * math.lcm(*(repeats.get(name, 1) for name in model.after))
         else:
             releases = len(beat.pattern_ns) if demand.releases is None else max(len(demand.releases), 1)
-            repeats[model.name] = math.lcm(releases, demand.every) // releases
+            repeats[model.name] = math.lcm(releases, demand.every.numerator) // releases
     return repeats
 
 

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 import msgspec
@@ -267,7 +268,7 @@ def _demand(
     return Demand(
         deadline_ns=deadline_ns,
         queue=wired.depth,
-        every=entry.every,
+        every=entry.spacing,
         frames=entry.frames,
         refuses=wired.when_full != "drop-oldest",
         waits=wired.waits,
@@ -350,7 +351,7 @@ def check_plan(
     violations = check_timetable(
         timetable,
         deadlines_ns={name: d.deadline_ns for name, d in beat.demands.items() if d.deadline_ns is not None},
-        every={name: demand.every for name, demand in beat.demands.items()},
+        every={name: Fraction(demand.every) for name, demand in beat.demands.items()},
         releases={name: d.releases for name, d in beat.demands.items() if d.releases is not None},
         lengths_ns=beat.lengths_ns,
         distances_ns={name: d.distance_ns for name, d in beat.demands.items() if d.distance_ns},

@@ -8,7 +8,9 @@ The list of what each unit does: units execute only that.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -18,6 +20,7 @@ import numpy.typing as npt
 
 from framefit.core.model import Model
 from framefit.core.policy import turns_between
+from framefit.core.spacing import apart, least_apart
 from framefit.core.timetable import (
     Instruction,
     PlannedModel,
@@ -393,7 +396,7 @@ class _Turns:
         if demand.refuses or demand.waits:
             return None
         depth = max(demand.queue, demand.frames)
-        return max(self._releases_ns(demand, (depth - demand.frames + 1) * demand.every))
+        return max(self._releases_ns(demand, apart(depth - demand.frames + 1, demand.every)))
 
     def _stage_turns(self, model: PlannedModel) -> list[StageTurns]:
         """The stages of a model, or of a replica, among those that they share their units with."""
@@ -410,13 +413,13 @@ class _Turns:
 
     def _apart_ns(self, model: PlannedModel, models: Sequence[PlannedModel]) -> Callable[[int], int]:
         """The least time between the releases of the newest frames of launches so many apart."""
-        demand, releases = self.beat.of(model.name), 1
+        demand = self.beat.of(model.name)
+        steps = [demand.every * demand.frames]
         while model.after:  # any of those that it reads: it gets no more frames than that one does
-            releases *= demand.every * demand.frames
             model = next(one for one in models if one.name == model.after[0])
             demand = self.beat.of(model.name)
-        releases *= demand.every * demand.frames
-        return lambda count: min(self._releases_ns(demand, count * releases))
+            steps.append(demand.every * demand.frames)
+        return lambda count: min(self._releases_ns(demand, functools.reduce(least_apart, steps, count)))
 
     def _releases_ns(self, demand: Demand, count: int) -> list[int]:
         """The times between each release of a stream and the one so many later."""
@@ -459,7 +462,7 @@ def _priority_slots(
 def _priority_frame(beat: Beat, model: PlannedModel, models: Mapping[str, PlannedModel], window: int) -> int:
     """Number of the frame that a due model takes in a window."""
     if model.after:
-        return _priority_frame(beat, models[model.after[0]], models, window) // beat.of(model.name).every
+        return math.floor(_priority_frame(beat, models[model.after[0]], models, window) / beat.of(model.name).every)
     return beat.released(model.name, window) or 0
 
 

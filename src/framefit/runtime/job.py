@@ -14,8 +14,10 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 from framefit.core.model import TensorInfo
+from framefit.core.spacing import own_frame
 from framefit.core.timetable import PlannedModel
 from framefit.core.workload import OnError
 from framefit.devices.clock import Clock
@@ -96,7 +98,7 @@ class Job:
     sources: Mapping[str, Stream]
     input: FrameChannel
     sinks: Sequence[tuple[Sink, Sequence[str] | None]] = ()
-    every: int = 1
+    every: Fraction | int = 1
     first: int = 0
     feed: Feed = field(default_factory=Feed)
     observers: Sequence[FrameObserver] = ()
@@ -168,16 +170,16 @@ class Job:
 
     def skips(self, frame: int) -> bool:
         """Whether a frame is one of those between."""
-        return (frame - self.first) % self.every > 0
+        return own_frame(frame - self.first, self.every) is None
 
     def accepts(self, frame: int, turn: int) -> bool:
         """Whether a frame may come now, as far as this model goes: it is skipped, or there is room for it.
 
-        A priority model of ``every`` n has its instants at turns 0, n, 2n, ... of its stream: there only.
+        A priority model has its instants at those turns of its stream that are its own: there only.
         """
         if self.skips(frame):
             return True
-        return not (self.queue.full or (self.priority and turn % self.every))
+        return not (self.queue.full or (self.priority and own_frame(turn, self.every) is None))
 
     @property
     def backlog(self) -> int:
@@ -804,13 +806,13 @@ def reading_job(job: Job, givers: Sequence[Job], read: Sequence[ReadModel], stre
         streams: what each of them gives.
     """
     numbers = [giver.model for giver in givers if giver.model is not None]
-    step = read[0].step if job.priority else 0
+    steps = read[0].steps if job.priority else ()
     return replace(
         job,
         sources={**job.sources, **{name: stream for stream in streams for name in stream.outputs}},
         input=FrameChannel(job.input.slots, job.input.when_full, frames=job.frames, buffers=streams, by_message=True),
         every=1,
-        join=ResultJoin(givers=givers, models=numbers, streams=streams, every=job.every, step=step),
+        join=ResultJoin(givers=givers, models=numbers, streams=streams, every=job.every, steps=steps),
     )
 
 

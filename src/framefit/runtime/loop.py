@@ -441,12 +441,15 @@ class Dispatcher:
 
     def room_for(self, feed: Feed, members: Sequence[tuple[int, Job]], window: int) -> bool:
         """Whether all these jobs would take the next frame of their feed in a window."""
+        turn = self._turn(feed, window)
+        released_ns = self.stretch(window).release_ns(window)
+        return not feed.over and all(self._may_come(job, feed.delivered, turn, released_ns) for _, job in members)
+
+    def _turn(self, feed: Feed, window: int) -> int:
+        """Number of the release of a feed's streams that a window begins with, since the timetable is in force."""
         stretch = self.stretch(window)  # another unit may be there already, and ask
         turn = window - stretch.origin
-        if feed.streams:
-            turn = stretch.rung.grid.occurrence(min(feed.streams), turn)
-        released_ns = stretch.release_ns(window)
-        return not feed.over and all(self._may_come(job, feed.delivered, turn, released_ns) for _, job in members)
+        return stretch.rung.grid.occurrence(min(feed.streams), turn) if feed.streams else turn
 
     def _may_come(self, job: Job, frame: int, turn: int, now: int) -> bool:
         """Whether a job takes a frame now, or skips it, and the models that read it have room for what it will give."""
@@ -465,7 +468,7 @@ class Dispatcher:
         """A frame arrives at these jobs, with their numbers; ``by_another`` thread, before this one comes to it."""
         frame, window = arrival
         for index, job in members:
-            if (frame - job.first) % job.every and not (index in self._behind and self._renews(index, arrival)):
+            if job.skips(frame) and not (index in self._behind and self._renews(index, arrival)):
                 self.frames.add(self._models[index], frame, FrameOutcome.SKIPPED, window, released_ns)
                 continue
             dropped = self._offer(job, arrival)
@@ -488,7 +491,7 @@ class Dispatcher:
             return False
         if not self._is_overdue(job, waits, self.release(window)):
             return False
-        job.first = frame % job.every
+        job.first = (frame - self._turn(job.feed, window)) % job.every.numerator
         return True
 
     def reject(self, index: int, arrivals: Iterable[Arrival], outcome: FrameOutcome) -> None:

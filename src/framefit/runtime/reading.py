@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from framefit.core.model import TensorInfo
+from framefit.core.spacing import own_frame
 from framefit.core.timetable import PlannedModel
 from framefit.devices.device import Array, Device, allocate
 from framefit.execution.buffers import copies_of
@@ -137,16 +141,16 @@ class ResultJoin:
         models: numbers of these models.
         streams: what each gives.
         every: results of theirs between its own frames.
-        step: releases between results of theirs, where its frames are due by their numbers; 0: results are counted,
-            so that a model that drops every second one is read all the same.
+        steps: from releases to results of theirs, one model after the other, where its frames are due by their numbers;
+            none: results are counted, so that a model that drops every second one is read all the same.
         received: results that were dealt with.
     """
 
     givers: Sequence[SourceModel]
     models: Sequence[int]
     streams: Sequence[ResultStream]
-    every: int = 1
-    step: int = 0
+    every: Fraction | int = 1
+    steps: Sequence[Fraction] = ()
     received: int = field(default=0, init=False)
     _there: list[deque[Arrival]] = field(init=False)
     _count: int = field(default=0, init=False)
@@ -197,9 +201,11 @@ class ResultJoin:
         return sum(stream.given for stream in self.streams)
 
     def _wanted(self, frame: int) -> bool:
-        number = frame // self.step if self.step else self._count
+        number = self._count
+        if self.steps:
+            number = functools.reduce(lambda number, step: math.floor(number / step), self.steps, frame)
         self._count += 1
-        return number % self.every == 0
+        return own_frame(number, self.every) is not None
 
 
 @dataclass(frozen=True)
@@ -210,12 +216,12 @@ class ReadModel:
         model: its part in the plan.
         inputs: input of the reading model -> output that it reads, and what a frame of it is; none where no tensors are
             computed.
-        step: releases of its stream between its results.
+        steps: from releases of its stream to its results, see :class:`ResultJoin`.
     """
 
     model: PlannedModel
     inputs: Mapping[str, tuple[str, TensorInfo]] = field(default_factory=dict)
-    step: int = 1
+    steps: Sequence[Fraction] = (Fraction(1),)
 
 
 def result_streams(read: Sequence[ReadModel], slots: int, frames: int) -> list[ResultStream]:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -544,7 +545,7 @@ class Session:
             if not wired.after:
                 continue
             read[number] = [
-                ReadModel(self._oldest(name), _inputs(wired, name) if frames else {}, self._step(name))
+                ReadModel(self._oldest(name), _inputs(wired, name) if frames else {}, self._steps(name))
                 for name in wired.after
             ]
             streams[number] = result_streams(read[number], wired.depth, wired.entry.frames)
@@ -591,7 +592,7 @@ class Session:
             input=FrameChannel(wired.depth, wired.when_full, frames=entry.frames, keeps=bool(entry.state)),
             sinks=self._outputs(number, wired) if frames else (),
             feed=self.sources.feed(wired),
-            every=entry.every,
+            every=entry.spacing,
             model=number,
             on_error=entry.on_error or ("skip" if model.priority else "retry"),
             events=self.sources.events(wired),
@@ -605,10 +606,10 @@ class Session:
         parts = [timetable.model(name) for timetable in self.opened.timetable.timetables]
         return max(parts, key=lambda model: model.result_age_windows or 1)
 
-    def _step(self, name: str) -> int:
-        """Releases of its stream between a model's results."""
+    def _steps(self, name: str) -> tuple[Fraction, ...]:
+        """Releases of its stream between results of the first model that it reads, and so on up to its own."""
         wired = next(model.wired for model in self.opened.models if model.name == name)
-        return wired.entry.every * wired.entry.frames * (self._step(wired.after[0]) if wired.after else 1)
+        return (*(self._steps(wired.after[0]) if wired.after else ()), wired.entry.spacing * wired.entry.frames)
 
     def windows(self, windows: int | None, seconds: float | None) -> int:
         """How many there will be, streams that end considered; says so where their logs will fill the memory."""

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 
 import msgspec
 
-from framefit.core.fit_results import Standing
+from framefit.core.fit_results import ServedModel, Standing
+from framefit.core.spacing import every_of
 from framefit.core.verdict import SERVED
 from framefit.core.workload import Workload
+from framefit.errors import FramefitError
 from framefit.fit.situation import Situation
 from framefit.fit.step import Offer, Step, step, with_entries
 
-_MORE_EVERY = 8  # windows between a background model's frames, above what it gets now
-_RATES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.1)  # of the present ones
+_PARTS = (240, 120, 60, 24, 12)  # of its frames that a model may take, in whole ones: the finest that can be planned
+_LEAST, _SCALES = 100, 1000  # rates of everything: thousandths of the present ones, from a tenth on
+_SIMPLER = 0.99  # of a rate: what a simpler pattern keeps
+
+_Shares = dict[str, Fraction]
 
 
 @step("rate", cost="rate", rank=0)
@@ -29,55 +33,106 @@ class Rate(Step):
         return [] if way is None else [self.replanned(*way, situation)]
 
     def _rarer(self, situation: Situation) -> tuple[str, Workload, Standing] | None:
-        """Models that get a part of their frames take every second, third, ... of them from the start.
+        """Models that get a part of their frames take that part from the start, evenly spread, or more where it fits.
 
-        The one that asks for most alone, where that is enough for the others, too; else all of them.
+        First as many as the plan gives each of them; where that cannot be, the one that asks for most alone gives way.
         """
-        models = {entry.name: entry for entry in situation.workload.models}
-        short = [served for served in situation.standing.models if served.share_ratio < SERVED and served.served_hz > 0]
-        if not short:
-            return None
-        most = max(short, key=lambda served: served.duration_ns * served.asked_hz)
-        ways = [{most.name: models[most.name].every + 1}]
-        if len(short) > 1:
-            ways.append(
-                {served.name: math.ceil(models[served.name].every / served.share_ratio - 1e-9) for served in short}
-            )
-        for least, more in itertools.product(ways, range(_MORE_EVERY)):
-            every = {name: count + more for name, count in least.items()}
-            workload = _rarer(situation.workload, every)
-            if workload is None:
+        short = [model for model in situation.standing.models if model.share_ratio < SERVED and model.served_hz > 0]
+        short.sort(key=lambda model: model.work_ratio)
+        for parts in _PARTS if short else ():
+            shares = self._shares(situation, short, parts)
+            planned = None if shares is None else self._planned(situation, shares)
+            if shares is None or planned is None:
                 continue
-            standing = situation.what_if(workload=workload, notify=self.context.notify)
-            if standing.fits:
-                frames = " and ".join(f"every {_ordinal(count)} frame to {name!r}" for name, count in every.items())
-                return f"give {frames}", workload, standing
+            frames = " and ".join(f"{_fraction(share)} frames to {name!r}" for name, share in shares.items())
+            return f"give {frames}{_losers(situation.standing, planned[1])}", *planned
         return None
+
+    def _shares(self, situation: Situation, short: Sequence[ServedModel], parts: int) -> _Shares | None:
+        """Parts of their frames that models take: the greatest ones, the cheapest model's first."""
+
+        def fits(shares: _Shares) -> bool:
+            planned = self._planned(situation, shares)
+            return planned is not None and planned[1].fits
+
+        def most(shares: _Shares, name: str, least: int) -> Fraction:
+            part = _greatest(lambda part: fits(shares | {name: Fraction(part, parts)}), least, parts)
+            return Fraction(part, parts)
+
+        present = {model.name: Fraction(int(model.share_ratio * parts), parts) for model in short}
+        shares = {name: share for name, share in present.items() if share}
+        if len(shares) < len(short) or not fits(shares):
+            heaviest = short[-1].name
+            share = most({}, heaviest, 0)
+            return {heaviest: share} if share else None
+        for name in present:
+            shares[name] = most(shares, name, int(present[name] * parts))
+            for simpler in _simpler(shares[name], present[name]):
+                if fits(shares | {name: simpler}):
+                    shares[name] = simpler
+                    break
+        return shares
+
+    def _planned(self, situation: Situation, shares: Mapping[str, Fraction]) -> tuple[Workload, Standing] | None:
+        """The workload of such models, and where planning again leaves it; ``None``: it cannot be planned."""
+        models = {entry.name: entry for entry in situation.workload.models}
+        every = {name: every_of(models[name].spacing / share) for name, share in shares.items()}
+        try:
+            workload = with_entries(
+                situation.workload, list(every), lambda entry: msgspec.structs.replace(entry, every=every[entry.name])
+            )
+            return workload, situation.what_if(workload=workload, notify=self.context.notify)
+        except (ValueError, FramefitError):  # frames of all models repeat too late
+            return None
 
     def _slower(self, situation: Situation) -> tuple[str, Workload, Standing] | None:
         """All streams, and the beat."""
-        way: tuple[str, Workload, Standing] | None = None
-        low, high = 0, len(_RATES)  # the first that fits lies between
-        while low < high:
-            middle = (low + high) // 2
-            workload = _slowed(situation.workload, _RATES[middle])
-            standing = situation.what_if(workload=workload, notify=self.context.notify)
-            if standing.fits:
-                way = f"{_RATES[middle]:g} x all rates: {workload.beat_hz:.4g} windows a second", workload, standing
-                high = middle
-            else:
-                low = middle + 1
-        return way
+
+        def planned(scale: int) -> tuple[Workload, Standing] | None:
+            workload = _slowed(situation.workload, scale / _SCALES)
+            try:
+                return workload, situation.what_if(workload=workload, notify=self.context.notify)
+            except FramefitError:
+                return None  # rates that almost never coincide
+
+        def fits(scale: int) -> bool:
+            way = planned(scale)
+            return way is not None and way[1].fits
+
+        scale = _greatest(fits, _LEAST - 1, _SCALES)
+        way = planned(scale) if scale >= _LEAST else None
+        if way is None:
+            return None
+        return f"{scale / _SCALES:g} x all rates: {way[0].beat_hz:.4g} windows a second", *way
 
 
-def _rarer(workload: Workload, every: Mapping[str, int]) -> Workload | None:
-    """With so many windows between models' frames; ``None``: those of all models repeat too late to be planned."""
-    try:
-        return with_entries(
-            workload, list(every), lambda entry: msgspec.structs.replace(entry, every=every[entry.name])
-        )
-    except ValueError:
-        return None
+def _greatest(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """The greatest number from ``low`` on and below ``high`` that fits, where smaller ones do, too; else ``low``."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _simpler(share: Fraction, least: Fraction) -> list[Fraction]:
+    """Simpler fractions that are hardly less, the simplest first."""
+    simple = (Fraction(int(share * windows), windows) for windows in range(1, min(share.denominator, 17)))
+    return [fraction for fraction in dict.fromkeys(simple) if fraction >= least and fraction >= _SIMPLER * share]
+
+
+def _fraction(share: Fraction) -> str:
+    return f"{share.numerator} of {share.denominator}"
+
+
+def _losers(before: Standing, after: Standing) -> str:
+    """Models that get fewer frames than the plan before gave them, as another one gains."""
+    given = {model.name: model.served_hz for model in before.models}
+    fewer = [model for model in after.models if model.served_hz < SERVED * given[model.name]]
+    more = [model.name for model in after.models if model.served_hz * SERVED > given[model.name]]
+    if not fewer:
+        return ""
+    losses = " and ".join(f"{model.name!r} got {given[model.name]:.4g} Hz before" for model in fewer)
+    return f" ({losses}; it is for {' and '.join(map(repr, more))})"
 
 
 def _slowed(workload: Workload, ratio: float) -> Workload:
@@ -97,7 +152,3 @@ def _slowed(workload: Workload, ratio: float) -> Workload:
     )
     window_ms = None if workload.window_ms is None else workload.window_ms / ratio
     return msgspec.structs.replace(workload, rate_hz=scaled(workload.rate_hz), window_ms=window_ms, streams=streams)
-
-
-def _ordinal(count: int) -> str:
-    return {2: "second", 3: "third"}.get(count, f"{count}th")
