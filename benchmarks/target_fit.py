@@ -51,7 +51,7 @@ def main() -> None:
             "median": float(np.median(off)),
             "p90": float(np.quantile(off, 0.9)),
             "memories": len(fitted.memory),
-            "description": fitted.description,
+            "checked": fitted.checked,
             "seconds": round(seconds, 1),
         }
         rows.append(row)

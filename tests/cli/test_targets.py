@@ -22,6 +22,15 @@ def test_the_list_names_every_target(framefit: Framefit) -> None:
     assert "edge0 .. edge7" in ended.out
 
 
+def test_targets_state_what_they_were_checked_against(framefit: Framefit) -> None:
+    """In the list and beside one target; a description that nothing was held against says so."""
+    stated = {target["name"]: target["checked"] for target in json.loads(framefit("targets", "--json").out)["targets"]}
+    assert "logarithmic error 0.90" in stated["meteor-lake"]
+    assert stated["dsp"] == ""
+    assert "not checked" in framefit("targets", "dsp").out
+    assert "SCALE-Sim" in framefit("targets", "edge-8").out
+
+
 def test_the_list_as_json(framefit: Framefit) -> None:
     """The keys that other programs rely on; the first VPU has one unit."""
     ended = framefit("targets", "--json")
@@ -29,7 +38,7 @@ def test_the_list_as_json(framefit: Framefit) -> None:
     listed = json.loads(ended.out)
     assert listed["schema_version"] == 1
     assert [target["name"] for target in listed["targets"]] == list(BUILTIN_TARGETS)
-    assert all(set(target) == {"name", "kind", "units", "description"} for target in listed["targets"])
+    assert all(set(target) == {"name", "kind", "units", "description", "checked"} for target in listed["targets"])
     assert next(target for target in listed["targets"] if "vpu" in target["name"])["units"] == ["vpu0"]
 
 

@@ -16,7 +16,9 @@ def test_a_described_device_is_what_it_is_described_as() -> None:
     facts = NpuDevice(target, VirtualClock()).fingerprint()
     assert facts["target"] == "vpu"
     assert facts["clock"] == "virtual"
-    same = msgspec.structs.replace(target, description="another text", trace=TraceUnit(buffer_events=3))
+    same = msgspec.structs.replace(
+        target, description="another text", checked="another", trace=TraceUnit(buffer_events=3)
+    )
     assert NpuDevice(same, VirtualClock()).fingerprint() == facts
     slower = msgspec.structs.replace(target, variation=Variation(sigma_ratio=0.5))
     assert NpuDevice(slower, VirtualClock()).fingerprint()["description"] != facts["description"]

@@ -61,7 +61,7 @@ def test_layers_of_left_out_networks_take_as_long(memories: int, tmp_path: Path)
     assert value == pytest.approx(5 * 0.62, rel=0.02)  # 3.3 GB/s are 5 whole bytes a cycle
     assert fitted.units[0].name == UNIT
     assert fitted.host.inference_ns == 80_000
-    assert "layers that were left out of the fit differ by" in fitted.description
+    assert "layers that were left out of the fit: they differ by" in fitted.checked
 
 
 def test_too_few_layers(tmp_path: Path) -> None:

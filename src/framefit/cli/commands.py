@@ -573,8 +573,8 @@ def targets(given: dict[str, Any], screen: Screen) -> None:
         from framefit.latency.target_fit import fit_target
 
         fit_target(settings.table, settings.output, force=settings.force)
-        fitted, _ = describe_target(settings.output)
-        show_json(fitted) if screen.json else show(view(fitted, notes=fitted.description))
+        fitted, notes = describe_target(settings.output)
+        show_json(fitted) if screen.json else show(view(fitted, notes=notes))
         return
     target, notes = describe_target(settings.name, output=settings.output, force=settings.force)
     show_json(target) if screen.json else show(view(target, notes=notes))

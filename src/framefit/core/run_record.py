@@ -326,12 +326,14 @@ class TargetSummary(Record, kw_only=True):
 
     Attributes:
         units: their names.
+        checked: what its figures were compared with, and the result; "": nothing.
     """
 
     name: str
     kind: str
     units: tuple[str, ...]
     description: str
+    checked: str = ""
 
 
 class TargetList(Record, kw_only=True):

@@ -427,6 +427,7 @@ class Target(Record, kw_only=True):
     Attributes:
         name: its name in ``app.toml``.
         kind: of device, one of ``BACKENDS``: "ort" (ONNX Runtime on this machine), "npu" (a described accelerator).
+        checked: what its figures were compared with, and the result; "": nothing.
         units: default: one, named like the target.
         links: between units with separate memories; others share theirs.
     """
@@ -435,6 +436,7 @@ class Target(Record, kw_only=True):
     name: str
     kind: str
     description: str = ""
+    checked: str = ""
     processor: Processor | None = None
     memory: tuple[Memory, ...] = ()
     cache: Cache | None = None
@@ -596,6 +598,7 @@ def targets() -> TargetList:
                 kind=target.kind,
                 units=tuple(unit.name for unit in target.units),
                 description=target.description,
+                checked=target.checked,
             )
             for target in builtin_targets()
         )

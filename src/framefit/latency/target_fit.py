@@ -213,7 +213,7 @@ def fit_target(table: str | Path | LatencyTable, output: str | Path, *, force: b
         force: whether to overwrite it.
 
     Returns:
-        The target; its description states how far layers differ that were left out of the fit.
+        The target; ``checked`` states how far layers differ that were left out of the fit.
 
     Raises:
         InputError: the table cannot be read or has too few layers, or the file exists.
@@ -230,8 +230,9 @@ def fit_target(table: str | Path | LatencyTable, output: str | Path, *, force: b
     off = np.abs(np.expm1(best.left_out))
     target = msgspec.structs.replace(
         best.form.target(best.logarithms, output.stem, read.units[0]),
-        description=f"Fitted to {len(off)} layers measured on {read.target}: layers that were left out of the fit "
-        f"differ by {100 * np.median(off):.1f} % (median), nine of ten by at most {100 * np.quantile(off, 0.9):.0f} %.",
+        description=f"fitted to {len(off)} layers measured on {read.target}",
+        checked=f"layers that were left out of the fit: they differ by {100 * np.median(off):.1f} % (median), nine of "
+        f"ten by at most {100 * np.quantile(off, 0.9):.0f} %",
         host=_host(read.overhead),
     )
     with write_whole(output, force=force) as file:

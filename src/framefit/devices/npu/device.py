@@ -165,7 +165,8 @@ class NpuDevice:
 
     def fingerprint(self) -> dict[str, Value]:
         """The description (without its trace unit and texts for readers), and whether it runs in virtual time."""
-        bare = msgspec.structs.replace(self._target, description="", trace=TraceUnit())
+        bare = msgspec.to_builtins(msgspec.structs.replace(self._target, description="", trace=TraceUnit()))
+        del bare["checked"]
         digest = hashlib.sha256(msgspec.json.encode(bare, order="sorted")).hexdigest()
         return target_facts(self) | {"description": digest[:16]}
 

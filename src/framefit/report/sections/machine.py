@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from framefit.core.files import Record
-from framefit.core.run_record import HostReport, TargetList
+from framefit.core.run_record import HostReport, TargetList, TargetSummary
 from framefit.core.target import Cost, Target, Unit
 from framefit.report.description import (
     Block,
@@ -58,16 +58,27 @@ def _targets(listed: TargetList, **_: object) -> Description:
     for target in listed.targets:
         units = target.units
         shown = ", ".join(units) if len(units) <= _SHOWN_UNITS else f"{units[0]} .. {units[-1]}"
-        rows.append((target.name, target.kind, shown, target.description))
+        rows.append((target.name, target.kind, shown, target.description, _checked(target)))
     more = "framefit targets NAME shows one; framefit targets NAME -o mine.toml copies its file to start from."
-    listing = Section("Targets", columns(("target", "kind", "units"), words=("description",)), rows, more, plain=True)
+    listing = Section(
+        "Targets",
+        columns(("target", "kind", "units"), words=("description", "checked against")),
+        rows,
+        more,
+        plain=True,
+    )
     return Description(Verdict("plain", f"{len(rows)} built-in targets", ""), (), [listing])
 
 
 def _target(target: Target, *, notes: str = "", **_: object) -> Description:
     """Each key of a target with its value, defaults marked; ``notes`` is the comment that its file begins with."""
-    verdict = Verdict("plain", target.name, f"{target.kind}\n{target.description}")
+    verdict = Verdict("plain", target.name, f"{target.kind}\n{target.description}\nchecked against: {_checked(target)}")
     return Description(verdict, (), [*_target_blocks(target), *([Prose("Notes and sources", notes)] if notes else [])])
+
+
+def _checked(target: Target | TargetSummary) -> str:
+    """What its figures were compared with; nothing is modelled of a device that executes."""
+    return target.checked or ("not checked" if target.kind == "npu" else "nothing is modelled")
 
 
 def _target_blocks(target: Target) -> Iterator[Block]:
