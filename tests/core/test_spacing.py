@@ -1,12 +1,13 @@
 """Which frames of a stream are a model's own."""
 
+import math
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framefit.core.spacing import apart, every_of, least_apart, own_frame, stream_frame
+from framefit.core.spacing import apart, every_of, least_apart, own_frame
 from framefit.core.workload import ModelEntry
 
 
@@ -24,8 +25,8 @@ def test_frames_are_evenly_spread(every, taken):
 def test_frames_are_numbered_and_bounded(more, frames, number, count):
     """A model's frames are numbered without a gap, and are as far apart as the spacing says, to one frame."""
     spacing = Fraction(more + frames - 1, frames)
-    assert own_frame(stream_frame(number, spacing), spacing) == number
-    distance = stream_frame(number + count, spacing) - stream_frame(number, spacing)
+    assert own_frame(math.ceil(number * spacing), spacing) == number
+    distance = math.ceil((number + count) * spacing) - math.ceil(number * spacing)
     assert least_apart(count, spacing) <= distance <= apart(count, spacing)
     numbers = [own_frame(each, spacing) for each in range(number)]
     assert [each for each in numbers if each is not None] == list(range(sum(each is not None for each in numbers)))

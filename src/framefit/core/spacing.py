@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-__all__ = ["apart", "every_of", "least_apart", "own_frame", "stream_frame"]
+__all__ = ["apart", "every_of", "least_apart", "own_frame"]
 
 
 def every_of(spacing: Fraction) -> int | str:
@@ -28,11 +28,6 @@ def own_frame(number: int, spacing: Fraction | int) -> int | None:
     """
     frame, rest = divmod(number * spacing.denominator, spacing.numerator)
     return frame if rest < spacing.denominator else None
-
-
-def stream_frame(frame: int, spacing: Fraction | int) -> int:
-    """Number of the stream's frame that is the model's frame of this number."""
-    return math.ceil(frame * spacing)
 
 
 def apart(frames: int, spacing: Fraction | int) -> int:
