@@ -37,6 +37,7 @@ class ForeignCase:
         overlap: whether the last half of the units run beside the first one, else one operation runs at a time.
         variation: coefficient of variation of a duration.
         drift: amplitude of the clock's slow changes, as a ratio.
+        own_speed: standard deviation of each inference's own speed, as a ratio.
         stalls: part of the operations that stall, for about twice their time more.
         pause_ns: mean pause between inferences; ``rest_ratio`` of them last ``rest_ns``.
         table_error: spread of the logarithm of expected over true duration.
@@ -53,6 +54,7 @@ class ForeignCase:
     overlap: bool = False
     variation: float = 0.03
     drift: float = 0.0
+    own_speed: float = 0.0
     stalls: float = 0.01
     pause_ns: float = 25_000.0
     rest_ratio: float = 0.0
@@ -211,6 +213,8 @@ def _execute(
     queues = [np.flatnonzero(unit == u).tolist() for u in range(case.units)]
     for inference in range(case.inferences):
         warm = 1 + case.drift * np.sin(phase + 6.28 * inference / wave)
+        if case.own_speed:
+            warm *= np.exp(case.own_speed * random.standard_normal())
         took = true * warm * random.gamma(shape, 1 / shape, case.operations)
         stalled = random.random(case.operations) < case.stalls
         took[stalled] += 2 * true[stalled] * random.weibull(0.8, int(stalled.sum()))

@@ -101,6 +101,13 @@ def test_a_drifting_clock_is_followed(case: ForeignCase, error: float) -> None:
     assert 0.87 <= np.mean([each.coverage for each in found]) <= 0.93
 
 
+def test_each_inference_has_a_speed_of_its_own() -> None:
+    """Where inferences differ and their operations do not, received edges tell how long the lost ones took."""
+    found = scores(ForeignCase(60, 100, own_speed=0.05, variation=0.002, stalls=0.0, burst=5), range(2))
+    assert max(each.duration_error for each in found) <= 0.01
+    assert min(each.coverage for each in found) >= 0.85
+
+
 def test_operations_that_are_hardly_ever_seen_are_as_the_others_show() -> None:
     """A table that fits what is seen is believed of what is not, and what lies in a long loss is still recognised."""
     found = scores(ForeignCase(60, 100, loss=0.0, hidden=0.5, markers=True, table_error=0.02, stalls=0.0), range(2))

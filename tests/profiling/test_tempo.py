@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from framefit.profiling.align.tempo import estimate_tempo_step, smooth_tempo
+from framefit.profiling.align.tempo import estimate_launch_var, estimate_tempo_step, smooth_tempo
 
 Floats = npt.NDArray[np.float64]
 
@@ -51,7 +51,24 @@ def test_steady_speed(claimed: float) -> None:
     assert np.std(smooth - 1) < 0.4 * np.std(ratio - 1)
 
 
+@pytest.mark.parametrize("own_sd", [0.01, 0.05])
+def test_deviation_of_each_launch(own_sd: float) -> None:
+    """What launches deviate from a swinging speed, each for itself, is told from what their operations vary."""
+    random = np.random.default_rng(8)
+    speed = 1 + 0.15 * np.sin(np.arange(LAUNCHES) / 23) + random.normal(0.0, own_sd, LAUNCHES)
+    ratio, var = seen(speed, 9)
+    assert 0.8 < np.sqrt(estimate_launch_var(ratio, var)) / own_sd < 1.25
+
+
+def test_launches_without_a_deviation_of_their_own() -> None:
+    """A steady or slowly changing speed is no deviation of single launches."""
+    for swing in (0.0, 0.15):
+        ratio, var = seen(1 + swing * np.sin(np.arange(LAUNCHES) / 23), 10)
+        assert estimate_launch_var(ratio, var) < NOISE**2 / 4
+
+
 def test_too_few_launches() -> None:
     """Of a handful of launches no step is estimated, and nothing breaks."""
     nothing = np.full(3, np.inf)
     assert estimate_tempo_step(np.ones(3), nothing) == estimate_tempo_step(np.ones(0), np.ones(0)) > 0
+    assert estimate_launch_var(np.ones(3), nothing) == 0

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -240,7 +241,7 @@ class Window(NamedTuple):
             not in the window.
         carried: int64, of each track the end of that operation; -2**60: there is none.
         released: float64, when the host let each launch begin; -2**60: not known.
-        tempo: float64, of each launch, the factor of all times.
+        tempo, tempo_var: float64, of each launch, the factor of all times, and its variance.
     """
 
     program: Ints
@@ -251,6 +252,7 @@ class Window(NamedTuple):
     carried: Ints
     released: Floats
     tempo: Floats
+    tempo_var: Floats
 
     @classmethod
     def of(cls, program: Ints, sizes: Ints, last: Ints, carried: Ints, released: Floats) -> Window:
@@ -268,6 +270,7 @@ class Window(NamedTuple):
             carried=carried,
             released=released,
             tempo=np.ones(len(program)),
+            tempo_var=np.zeros(len(program)),
         )
 
 
@@ -353,41 +356,80 @@ def find_gaps(window: Any, precedence: Any) -> Any:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def tempo_ratios(window: Any, precedence: Any, times: Any) -> Any:
-    """Compare how long the received operations of each launch took with what they usually take.
+def _follows_its_track(precedence: Any, op: Any) -> Any:
+    """Whether an operation waits for the one before it on its track, and for nothing else."""
+    before = precedence.before[op]
+    for track in range(len(before)):
+        if (before[track] >= 0) != (track == precedence.track[op]):
+            return False
+    return precedence.needs_first[op] == precedence.needs_first[op + 1]
 
-    Returns the ratio of each launch (float64; 1 where nothing was received) and its variance (inf there).
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def tempo_ratios(window: Any, precedence: Any, times: Any) -> Any:
+    """Compare the times between received edges of each launch with what they usually are.
+
+    They are of one track, where each operation between them waited for the one before it only.
+
+    Returns the ratio of each launch (float64; 1 where nothing was received) and its variance (inf there); then how
+    far single times are from the ratio of their launch, as the sum of squares over their variances, and its degrees
+    of freedom.
     """
-    count = len(window.program)
+    count, tracks = len(window.program), window.before.shape[1]
     ratio, var = np.ones(count), np.full(count, np.inf)
-    long = np.maximum(times.duration_ns, 1.0)
-    spreads = times.duration_var / (long * long)
-    deviations = np.sqrt(spreads)
-    values, ops = np.empty(len(long)), np.empty(len(long), np.int64)
+    misfit, freedoms = 0.0, 0
+    most = np.max(np.diff(precedence.first))
+    values, spreads = np.empty(2 * most), np.empty(2 * most)
+    since, nominal, nominal_var = np.zeros(tracks, np.int64), np.zeros(tracks), np.zeros(tracks)
+    joined, works = np.zeros(tracks, np.bool_), np.zeros(tracks, np.bool_)
+    serial = np.empty(len(precedence.track), np.bool_)
+    for op in range(len(serial)):
+        serial[op] = _follows_its_track(precedence, op)
     seen, time = window.seen, window.time
     for launch in range(count):
         program, base = window.program[launch], window.base[launch]
         first = precedence.first[program]
-        count_seen = 0
+        spans = 0
+        joined[:] = False
         for here in range(base, window.base[launch + 1]):
             op = first + here - base
-            if seen[here, 0] and seen[here, 1] and long[op] > 1.0:
-                values[count_seen], ops[count_seen] = (time[here, 1] - time[here, 0]) / long[op], op
-                count_seen += 1
-        # Weighted by precision relative to the duration: long and steady operations tell most.
+            track = precedence.track[op]
+            joined[track] &= serial[op]
+            for edge in range(2):
+                if edge:
+                    nominal[track] += times.duration_ns[op]
+                    nominal_var[track] += times.duration_var[op]
+                    works[track] = True
+                else:
+                    nominal[track] += times.gap_ns[op]
+                    nominal_var[track] += times.gap_var[op]
+                if not seen[here, edge]:
+                    continue
+                expected = nominal[track]
+                if joined[track] and works[track] and expected > 1.0:
+                    values[spans] = (time[here, edge] - since[track]) / expected
+                    spreads[spans] = nominal_var[track] / (expected * expected)
+                    spans += 1
+                since[track], nominal[track], nominal_var[track] = time[here, edge], 0.0, 0.0
+                joined[track], works[track] = True, False
+        # Weighted by precision relative to the duration: long and steady times tell most.
         around = 1.0
         for turn in range(2):
             total, weight_sum = 0.0, 0.0
-            for at in range(count_seen):
-                op = ops[at]
-                limit = 2.5 * deviations[op] if turn else 4.0 * deviations[op] + 0.1
+            for at in range(spans):
+                deviation = math.sqrt(spreads[at])
+                limit = 2.5 * deviation if turn else 4.0 * deviation + 0.1
                 value = min(max(values[at], around - limit), around + limit)
-                total += value / spreads[op]
-                weight_sum += 1.0 / spreads[op]
+                total += value / spreads[at]
+                weight_sum += 1.0 / spreads[at]
             if weight_sum > 0.0:
                 around = total / weight_sum
                 ratio[launch], var[launch] = around, 1.0 / weight_sum
-    return ratio, var
+        for at in range(spans):
+            away = min(abs(values[at] - around) / math.sqrt(spreads[at]), 2.5)
+            misfit += away * away
+        freedoms += max(spans - 1, 0)
+    return ratio, var, misfit, freedoms
 
 
 @njit(cache=True, nogil=True, error_model="numpy", inline="always")
@@ -423,13 +465,19 @@ def _latest_end(
 @njit(cache=True, nogil=True, error_model="numpy")
 def _infer_forwards(
     window: Any, precedence: Any, times: Any, mean: Any, var: Any, late: Any, spread: Any, low: Any, high: Any,
-    run: Any, since: Any, told: Any, deviation: Any,
+    run: Any, since: Any, told: Any, deviation: Any, own_var: Any,
 ) -> None:  # fmt: skip
-    """Infer from earlier edges: mean, variance and least time of each edge, and edges lost in a row so far."""
+    """Infer from earlier edges: mean, variance and least time of each edge, and edges lost in a row so far.
+
+    ``own_var`` becomes the variance that each duration adds: its own, and what the speed of the launch is uncertain by,
+    which all durations since the latest received edge of the track have in common.
+    """
     order, seen, time = precedence.order, window.seen, window.time
+    alike = np.zeros(len(since))  # nominal time since the latest received edge
     for launch in range(len(window.program)):
         program, base, speed = window.program[launch], window.base[launch], window.tempo[launch]
-        first = precedence.first[program]
+        first, speed_var = precedence.first[program], window.tempo_var[launch]
+        alike[:] = 0.0
         for at in range(first, precedence.first[program + 1]):
             op = first + order[at]
             here, own_track = base + op - first, precedence.track[op]
@@ -439,11 +487,11 @@ def _infer_forwards(
             if seen[here, 0] and seen[here, 1]:
                 mean[here, 0], mean[here, 1] = time[here, 0], time[here, 1]
                 low[here, 0], low[here, 1] = time[here, 0], time[here, 1]
-                since[own_track] = 0
+                since[own_track], alike[own_track] = 0, 0.0
                 continue
             if seen[here, 0]:
                 mean[here, 0] = low[here, 0] = time[here, 0]
-                since[own_track] = 0
+                since[own_track], alike[own_track] = 0, 0.0
             else:
                 since[own_track] += 1
                 run[here, 0] = since[own_track]
@@ -451,14 +499,17 @@ def _infer_forwards(
                 low[here, 0] = bound
                 mean[here, 0] = m + times.gap_ns[op] * speed
                 var[here, 0] = v + times.gap_var[op] * speed * speed
+            took = times.duration_ns[op]
+            own_var[here] = times.duration_var[op] * speed * speed + speed_var * took * (2.0 * alike[own_track] + took)
+            alike[own_track] += took
             if seen[here, 1]:
                 mean[here, 1] = low[here, 1] = time[here, 1]
-                since[own_track] = 0
+                since[own_track], alike[own_track] = 0, 0.0
             else:
                 since[own_track] += 1
                 run[here, 1] = since[own_track]
-                mean[here, 1] = mean[here, 0] + times.duration_ns[op] * speed
-                var[here, 1] = var[here, 0] + times.duration_var[op] * speed * speed
+                mean[here, 1] = mean[here, 0] + took * speed
+                var[here, 1] = var[here, 0] + own_var[here]
                 low[here, 1] = low[here, 0]
 
 
@@ -475,26 +526,31 @@ def _infer_backwards(
     earlier, carried, seen, time = window.before, window.carried, window.seen, window.time
     tracks = earlier.shape[1]
     places = np.empty(tracks + len(needs), np.int64)  # of what one operation waits for; -1 - track: before the window
+    alike = np.zeros(tracks)  # nominal time until the next received edge
     for launch in range(len(window.program) - 1, -1, -1):
         program, base, speed = window.program[launch], window.base[launch], window.tempo[launch]
-        first = precedence.first[program]
+        first, speed_var = precedence.first[program], window.tempo_var[launch]
+        alike[:] = 0.0
         for at in range(precedence.first[program + 1] - 1, first - 1, -1):
             op = first + order[at]
             here, own_track = base + op - first, precedence.track[op]
             if seen[here, 1]:
                 late[here, 1], spread[here, 1], high[here, 1] = time[here, 1], 0.0, time[here, 1]
-                since[own_track] = 0
+                since[own_track], alike[own_track] = 0, 0.0
             else:
                 run[here, 1] += since[own_track]
                 since[own_track] += 1
             if seen[here, 0]:
                 late[here, 0], spread[here, 0], high[here, 0] = time[here, 0], 0.0, time[here, 0]
-                since[own_track] = 0
+                since[own_track], alike[own_track] = 0, 0.0
             else:
                 run[here, 0] += since[own_track]
                 since[own_track] += 1
-                late[here, 0] = late[here, 1] - times.duration_ns[op] * speed
-                spread[here, 0] = spread[here, 1] + times.duration_var[op] * speed * speed
+                took = times.duration_ns[op]
+                late[here, 0] = late[here, 1] - took * speed
+                both = speed_var * took * (2.0 * alike[own_track] + took)
+                spread[here, 0] = spread[here, 1] + times.duration_var[op] * speed * speed + both
+                alike[own_track] += took
                 high[here, 0] = high[here, 1]
             # Tell those that it waited for; first who of them probably ended last, and who next to last.
             count, open_ = 0, False
@@ -544,7 +600,7 @@ def _infer_backwards(
 @njit(cache=True, nogil=True, error_model="numpy")
 def _combine(
     window: Any, precedence: Any, times: Any, mean: Any, var: Any, late: Any, spread: Any, low: Any, high: Any,
-    known: Any, followed: Any, told: Any, deviation: Any,
+    known: Any, followed: Any, told: Any, deviation: Any, own_var: Any,
 ) -> None:  # fmt: skip
     """Weigh what is known from before against what is known from after, within the bounds."""
     before, needs_first, needs, order = precedence.before, precedence.needs_first, precedence.needs, precedence.order
@@ -568,7 +624,7 @@ def _combine(
                     least = max(least, time[here, 0]) if known[here, 0] or followed[here, 0] else least
                     if known[here, 1]:
                         mean[here, 1] = mean[here, 0] + times.duration_ns[op] * speed
-                        var[here, 1] = var[here, 0] + times.duration_var[op] * speed * speed
+                        var[here, 1] = var[here, 0] + own_var[here]
                 else:
                     again = False
                     for track in range(tracks):
@@ -613,10 +669,12 @@ def infer_edges(window: Window, precedence: Precedence, times: Times) -> Inferre
     deviation, told = np.zeros(shape), np.full(len(window.seen), -1, np.int64)  # nothing is inferred yet
     low, high, run = np.empty((3, *shape), np.int64)
     known, followed = np.empty((2, *shape), np.bool_)
-    since = np.zeros((2, tracks), np.int64)
-    _infer_forwards(window, precedence, times, mean, var, late, spread, low, high, run, since[0], told, deviation)
+    since, own_var = np.zeros((2, tracks), np.int64), np.empty(shape[0])
+    _infer_forwards(
+        window, precedence, times, mean, var, late, spread, low, high, run, since[0], told, deviation, own_var
+    )
     _infer_backwards(window, precedence, times, mean, var, late, spread, high, run, since[1], told)
-    _combine(window, precedence, times, mean, var, late, spread, low, high, known, followed, told, deviation)
+    _combine(window, precedence, times, mean, var, late, spread, low, high, known, followed, told, deviation, own_var)
     return InferredEdges(deviation, low, high, run, known, followed)
 
 
@@ -643,12 +701,14 @@ def calibrate_intervals(
     kinds: int,
     confidence: float,
     random: np.random.Generator,
+    with_tempo: Callable[[Window], Window],
 ) -> ErrorQuantiles:
     """Measure the errors of inferred times on hidden edges.
 
     ``window`` has what was received, and times for the rest. ``kind`` (int64) is of each operation of the window,
     ``recorded`` (bool) whether it sends packets, and ``kinds`` the number of kinds. ``confidence`` is the part of the
-    edges that an interval is to contain; ``random`` draws the shifts.
+    edges that an interval is to contain; ``random`` draws the shifts. ``with_tempo`` estimates the speeds of launches
+    by what is left of a window: what is hidden must not tell them.
     """
     shape = (len(RUNS) + 1, 2, kinds)
     normal = two_sided_z(confidence) if 0 < confidence < 1 else Z90
@@ -666,7 +726,7 @@ def calibrate_intervals(
         hidden[order] = np.roll(lost, int(random.integers(1, len(lost))))
         hidden &= window.seen.ravel()
         seen = window.seen.ravel() & ~hidden
-        masked = window._replace(seen=seen.reshape(-1, 2), time=window.time.copy())
+        masked = with_tempo(window._replace(seen=seen.reshape(-1, 2), time=window.time.copy()))
         deviation, _, _, run, known, followed = infer_edges(masked, precedence, times)
         use = np.flatnonzero(hidden & known.ravel() & followed.ravel())
         errors.append((window.time.ravel()[use] - masked.time.ravel()[use]) / deviation.ravel()[use])

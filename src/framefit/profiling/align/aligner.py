@@ -42,7 +42,7 @@ from framefit.profiling.align.estimates import (
     operations_of,
     undecided_silences,
 )
-from framefit.profiling.align.tempo import estimate_tempo
+from framefit.profiling.align.tempo import estimate_tempo_model, with_tempo
 from framefit.profiling.align.tracks import (
     EMPTY_QUEUE,
     LaunchTiming,
@@ -386,8 +386,10 @@ class MultiCoreSearch:
             launches, _ = fill_launch_gaps(rows[:, LAUNCH])
             window, _ = self.window(launches, rows, model, np.full(len(model.tracks), -_HUGE, np.int64))
             if turn:
-                tempo, step, _ = estimate_tempo(window, self.precedence, model.times, None, 1.0, 1.0)
-                window, model = window._replace(tempo=tempo), replace(model, tempo_step=step)
+                tempo = estimate_tempo_model(window, self.precedence, model.times)
+                window, _, _ = with_tempo(window, self.precedence, model.times, tempo)
+                costs = model.costs._replace(launch_var=tempo.launch_var)
+                model = replace(model, tempo=tempo, costs=costs)
             if turn < _ROUNDS:
                 model = with_hidden_cost(
                     estimate_tracks(model, self.first, [m for _, m in pieces], self._sequence, window.tempo, launches)
@@ -530,7 +532,7 @@ class Aligner:
         self._latest = np.full(tracks, -1, np.int64)  # launch of each track's last settled match
         self._carried = np.full(tracks, -_HUGE, np.int64)
         self._next = -1  # the first launch that has not been handed out
-        self._tempo = 1.0, 1e-2
+        self._walk = 1.0, 1e-2
         self._longest = 2
         self._rough_model: tuple[int, Model] | None = None
         self._uncertain = self._inferred = self._skipped = self._undecided = 0
@@ -681,6 +683,7 @@ class Aligner:
             len(self._sequence.kinds),
             self._confidence,
             np.random.default_rng(self._seed),
+            lambda masked: with_tempo(masked, self._precedence, self._model.times, self._model.tempo)[0],
         )
         return matches
 
@@ -727,8 +730,7 @@ class Aligner:
             rows = match_rows(self._searches, ahead, rows, self._next)
         launches, skipped = fill_launch_gaps(rows[:, LAUNCH], self._next)
         window, arrival = self._search.window(launches, rows, self._model, self._carried)
-        tempo, _, _ = estimate_tempo(window, self._precedence, self._model.times, self._model.tempo_step, *self._tempo)
-        window = window._replace(tempo=tempo)
+        window, walk, walk_var = with_tempo(window, self._precedence, self._model.times, self._model.tempo, self._walk)
         edges = infer_edges(window, self._precedence, self._model.times)
         covered = self._covered(window, begins=self._next < 0, ends=close)
         count = int(np.searchsorted(launches, until))
@@ -742,7 +744,7 @@ class Aligner:
         if count < len(launches):
             ends = window.before[count]
             self._carried = np.where(ends >= 0, window.time[ends, 1], self._carried)
-        self._tempo = float(tempo[count - 1]), self._tempo[1]
+        self._walk = float(walk[count - 1]), float(walk_var[count - 1])
         self._next = until
         done = self._rows[:, LAUNCH] < until
         positions, self._rows = self._rows[done, 0], self._rows[~done]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from framefit.profiling.align.tempo import TempoModel
 from framefit.profiling.align.tracks import Track, make_track, retime
 from framefit.profiling.align.viterbi import Costs, Delays
 from framefit.profiling.edge_inference import Precedence, Times, Window, find_gaps, nominal_times
@@ -171,7 +172,7 @@ _REPORTED_HERE = 1 - 1e-4  # that a reported loss is of a track: of the only one
 _REPORTED_SOMEWHERE = 0.6  # or of one of several
 _PLAYED = 512  # launches that the program's table is played through
 _MEDIAN_VAR = 1.5708  # variance of a median over that of a mean
-_LEAST_RATIO = 0.005  # of a transition: spread that is never gone below, for what no sample shows
+_LEAST_RATIO = 0.005  # spread of a transition that is never gone below: shared by its samples, or for the search
 _FAR = 3.0  # standard deviations, beyond which a few samples are not trusted
 _ENOUGH = 5  # samples of a transition that estimate it without others
 _BLOCK = 256  # events whose transitions are estimated together: bounds the time and memory of that
@@ -208,7 +209,7 @@ class Model:
         times: durations of operations.
         offset_ns: offset from the host's clock to the device's; ``None`` if it is not known.
         submit_var: variance of the time from a submit to the begin of the launch.
-        tempo_step: variance of the change of speed from launch to launch.
+        tempo: how the speeds of launches vary.
         track_spread_ns: how far a launch usually is from its nominal time on one track, by its time on another.
     """
 
@@ -217,7 +218,7 @@ class Model:
     times: Times
     offset_ns: float | None = None
     submit_var: float = 0.0
-    tempo_step: float = 1e-6
+    tempo: TempoModel = field(default_factory=TempoModel)
     track_spread_ns: float = 0.0
 
 
@@ -290,6 +291,7 @@ def initial_model(
         patience=12,
         disagreement=-12.0,
         floor_ns2=least,
+        launch_var=0.0,
         inertia_ns=period,
     )
     times = Times(
@@ -325,6 +327,7 @@ def estimate_tracks(
         [np.nanmax([_launch_span(track, p) for track in model.tracks]) for p in range(len(sequence.first) - 1)]
     )
     least_ns = float(np.sqrt(model.costs.floor_ns2))
+    duration, duration_var = model.times.duration_ns.copy(), model.times.duration_var.copy()
     for track, first, match in zip(model.tracks, prior.tracks, matches, strict=True):
         if len(match.packet) < 2:
             tracks.append(track)
@@ -354,7 +357,10 @@ def estimate_tracks(
         event = match.event[1:][direct]
         counts_seen.add(step[direct] - mean[event], np.sqrt(var[event]), opens[direct])
         counts_seen.released += int(np.count_nonzero(released))
-        tracks.append(retime(track, mean, var, since, spans, model.costs.floor_ns2))
+        least = np.maximum(var, (_LEAST_RATIO * mean) ** 2)
+        tracks.append(retime(track, mean, least, since, spans, model.costs.floor_ns2))
+        ends = track.type == 1
+        duration[track.operation[ends]], duration_var[track.operation[ends]] = mean[ends], var[ends]
     received, matched = sum(match.packets for match in matches), sum(len(match.packet) for match in matches)
     costs = _estimate_costs(
         model.costs,
@@ -369,6 +375,7 @@ def estimate_tracks(
         model,
         tracks=tuple(tracks),
         costs=costs,
+        times=model.times._replace(duration_ns=duration, duration_var=duration_var),
         offset_ns=offset,
         submit_var=submit_var,
         track_spread_ns=8 * float(np.median(np.concatenate(off))),
@@ -436,6 +443,7 @@ def undecided_silences(track: Track, match: Match, costs: Costs) -> int:
     nominal = match.launch * track.period_ns + track.local_mean[match.event]
     spread = match.launch * track.period_var + track.local_var[match.event]
     since, mean, var, lost = np.diff(match.time), np.diff(nominal), np.diff(spread), np.diff(number) - 1
+    var += costs.launch_var * np.minimum(mean, track.period_ns) * mean
     tempo = _tempo_around(since, mean, lost)
     wide = np.flatnonzero(since > _SILENCE * track.period_ns)
     since, mean, var, lost, launches = since[wide] / tempo, mean[wide], var[wide], lost[wide], launches[wide]
@@ -519,7 +527,7 @@ def _estimate_transitions(
         here = (count > 0) & type_
         guess = np.maximum(typical * median[here], 1.0)
         sample_var = (count[here] * deviation[here] ** 2 + 4 * guess**2) / (count[here] + 4)
-        spread[here] = np.maximum(sample_var, (_LEAST_RATIO * median[here]) ** 2)
+        spread[here] = np.maximum(sample_var, (_LEAST_RATIO * median[here]) ** 2 / count[here])
         far = np.abs(median[here] - mean[here]) - _FAR * np.sqrt(prior.var_ns2[here])
         doubt = (_MEDIAN_VAR * spread[here] + np.maximum(far, 0.0) ** 2) / count[here]
         weight = prior.var_ns2[here] / (prior.var_ns2[here] + doubt)
@@ -698,7 +706,8 @@ def estimate_times(model: Model, window: Window, precedence: Precedence, sequenc
     speed = np.repeat(window.tempo, np.diff(window.base))
     whole = window.seen.all(axis=1)
     took = (window.time[:, 1] - window.time[:, 0]) / speed
-    duration, duration_var = _shrunk_medians(operation[whole], took[whole], size, *_known_times(model, 1))
+    known = model.times.duration_ns, model.times.duration_var
+    duration, duration_var = _shrunk_medians(operation[whole], took[whole], size, *known)
     gaps = find_gaps(window, precedence) / speed
     there = np.isfinite(gaps)
     # Gaps of operations that were never seen whole: as those of all others.
@@ -712,15 +721,6 @@ def estimate_times(model: Model, window: Window, precedence: Precedence, sequenc
     return replace(model, times=times)
 
 
-def _known_times(model: Model, type_: int) -> tuple[Floats, Floats]:
-    """Return mean and variance of the transition into each operation's START or END, from the tracks."""
-    mean, var = model.times.duration_ns.copy(), model.times.duration_var.copy()
-    for track in model.tracks:
-        here = track.type == type_
-        mean[track.operation[here]], var[track.operation[here]] = track.mean_ns[here], track.var_ns2[here]
-    return mean, var
-
-
 def _shrunk_medians(key: Ints, value: Floats, size: int, before: Floats, before_var: Floats) -> tuple[Floats, Floats]:
     """Return median and variance of the values of each key, shrunk towards the prior where they are few."""
     median, deviation, count = _medians_by(key, value, size)
@@ -732,7 +732,8 @@ def _shrunk_medians(key: Ints, value: Floats, size: int, before: Floats, before_
         sample_var = np.where(
             seen, (count * sample_var + 4 * (ratio * np.nan_to_num(median)) ** 2) / (count + 4), sample_var
         )
-    sample_var = np.maximum(sample_var, (_LEAST_RATIO * np.nan_to_num(median)) ** 2 + 1e-3)
+    least = (_LEAST_RATIO * np.nan_to_num(median)) ** 2 / np.maximum(count, 1)
+    sample_var = np.maximum(sample_var, least + 1e-3)
     doubt = _MEDIAN_VAR * sample_var / np.maximum(count, 1)
     weight = np.where(seen, before_var / (before_var + doubt), 0.0)
     mean = before + weight * (np.nan_to_num(median) - before)

@@ -90,6 +90,7 @@ class Costs(NamedTuple):
         restart: of a restart, which is made when ``patience`` packets in a row fitted nothing.
         disagreement: of a launch that was elsewhere in time by the packets of the other tracks.
         floor_ns2: variance of what the resolution of time stamps rounds away.
+        launch_var: variance of the speed of single launches.
         inertia_ns: time in which the speed adapts.
     """
 
@@ -110,6 +111,7 @@ class Costs(NamedTuple):
     patience: int
     disagreement: float
     floor_ns2: float
+    launch_var: float
     inertia_ns: float
 
 
@@ -343,6 +345,7 @@ def assign_packets(
     period_var, period_idle = track.period_var, track.period_idle
     submit_ns, begin_ns, lengths = timing.submit_ns, timing.begin_ns, costs.lengths
     fresh, slots, floor_ns2, stall_ns = workspace.fresh, workspace.slots, costs.floor_ns2, costs.stall_ns
+    launch_var = costs.launch_var
     cyclic, submits = len(programs) == 0, len(submit_ns) > 0
     known = submits and np.isfinite(timing.offset_ns)
     width = min(_WIDEST, beam.shape[0])
@@ -398,10 +401,11 @@ def assign_packets(
                         mean, var = mean0 + local_mean[event], var0 + local_var[event]
                         mu = (mean - mean00) * speed
                         var_here = (var - var00) * speed * speed + floor_ns2
+                        var_here += launch_var * mu * min(mu, period_ns)  # launches vary for themselves
                         soonest, soonest_var, offset, refused = mu, var_here, offset0, 0.0
                         if submits and launch > launch0:
                             begin_at = since_begin[event] * speed + submit_ns[launch]
-                            since_v = since_var[event] * speed * speed
+                            since_v = (since_var[event] + launch_var * since_begin[event] ** 2) * speed * speed
                             if begin_at + offset - time0 > mu:
                                 mu, var_here = begin_at + offset - time0, since_v + timing.submit_var
                             ahead = begin_at + offset - time  # nothing begins before it is submitted
