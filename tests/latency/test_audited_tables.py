@@ -164,7 +164,7 @@ def test_repeats_are_as_many_as_asked_or_as_needed() -> None:
     assert min(counts) >= 100
     assert max(counts) > 100
     assert found.settings["repeats"] == "auto"
-    (wide,) = [warning for warning in found.warnings if "known neither to 3 %" in warning]
+    (wide,) = [warning for warning in found.warnings if "known neither to 2.5 %" in warning]
     layers = {layer.name for layer in NETWORKS["plain"]().grouped(board().fusions(NETWORKS["plain"]())).layers}
     named = wide.split("1 %: ")[1].split(": allow")[0].split(" and ")[0].split(", ")
     assert set(named) <= layers

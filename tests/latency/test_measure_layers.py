@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,17 @@ def test_a_grid_needs_no_model(tmp_path: Path) -> None:
     assert len(both.entries) > len(table.entries)
     for entry in table.entries:
         assert both.find(entry.op, entry.configuration, entry.unit) is not None
+
+
+def test_weights_as_inputs_are_measured_as_constants(tmp_path: Path) -> None:
+    """What is measured is faster than a plain session of such a file, and the table says by how much."""
+    path = tmp_path / "exported.onnx"
+    path.write_bytes(NETWORKS["plain"]().to_bytes(weights_as_inputs=True))
+    assert framefit.Model.load(path).weight_inputs > 1
+    table = measure(path, repeats=5, audit="none")
+    (warning,) = (warning for warning in table.warnings if "a plain session of that file is" in warning)
+    assert re.search(r"exported: \d+ weights are inputs .* is \d+\.\d times slower", warning)
+    assert "inputs of its graph" not in " ".join(measure(NETWORKS["plain"](), repeats=5, audit="none").warnings)
 
 
 def test_several_models_share_their_layers() -> None:

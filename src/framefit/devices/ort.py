@@ -12,9 +12,11 @@ import dataclasses
 import difflib
 import functools
 import hashlib
+import itertools
 import logging
 import os
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,7 +54,41 @@ from framefit.devices.host import (
 )
 from framefit.errors import DeviceError, HangError, InputError, UnsupportedError
 
-__all__ = ["predictor", "quantised", "weight_nodes"]
+__all__ = ["predictor", "quantised", "slowdown_by_weight_inputs", "weight_nodes"]
+
+
+_SLOWDOWN_TURNS = 7
+
+
+def slowdown_by_weight_inputs(model: Model) -> float:
+    """How many times as long a plain session of one thread takes where the model's weights are inputs, too.
+
+    Sessions with and without are launched in turn.
+
+    Raises:
+        DeviceError: the runtime cannot compile or run the model.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4  # failures are raised, so the runtime need not print them
+    inputs = random_inputs(model.inputs, np.random.default_rng(0))
+    took_ns = np.zeros((_SLOWDOWN_TURNS, 2))
+    try:
+        with kept_denormals():
+            sessions = [
+                _started(model.to_bytes(weights_as_inputs=given), options, ["CPUExecutionProvider"])
+                for given in (False, True)
+            ]
+        for turn, column in itertools.product(range(_SLOWDOWN_TURNS), range(2)):
+            begun_ns = time.perf_counter_ns()
+            sessions[column].run(None, inputs)
+            took_ns[turn, column] = time.perf_counter_ns() - begun_ns
+    except Exception as error:  # ONNX Runtime's errors have no common class
+        raise DeviceError(f"ONNX Runtime cannot run it: {_first_line(error)}", where=model.name) from error
+    without, given = np.median(took_ns[1:], axis=0)
+    return float(given / without)
 
 
 def predictor(model: Model) -> Callable[[npt.NDArray[np.float32]], npt.NDArray[Any]]:

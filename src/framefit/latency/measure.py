@@ -31,6 +31,7 @@ from framefit.core.settings import Notify, silent, verb
 from framefit.devices.device import Device
 from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.npu.cycles import unit_named
+from framefit.devices.ort import slowdown_by_weight_inputs
 from framefit.errors import FramefitError, InputError
 from framefit.latency.audit import (
     LEAST_NETWORKS,
@@ -43,7 +44,7 @@ from framefit.latency.audit import (
     stored_correction,
     with_audit,
 )
-from framefit.latency.campaign import LEAST_REPEATS, Campaign
+from framefit.latency.campaign import LEAST_REPEATS, MOST_KEPT, MOST_REPEATS, NARROW, Campaign
 from framefit.latency.estimate import Estimator, open_target
 from framefit.latency.fusion import known_groups, measured_fusions, recorded
 from framefit.latency.interpolation import ShapeChoice
@@ -107,6 +108,8 @@ class _TableBuilder:
         grouped, subjects, failed = self._layers(model)
         self._models.append(model)
         self.grouped.append(grouped)
+        if model.weight_inputs and self._device.capabilities.lowers:
+            self._warnings.append(_weight_inputs(model))
         self._subjects |= {subject.key: subject for subject in subjects if subject.key not in self._subjects}
         self._failed |= {str((layer.op, layer.configuration)): layer for layer in failed}
 
@@ -316,14 +319,16 @@ class _TableBuilder:
             begun + round(seconds * 1e9),
             [_layers_of(grouped) for grouped in (*self.grouped, *(grouped for _, grouped in self._networks))],
             settings.overhead,
+            most_repeats=MOST_REPEATS if settings.max_seconds is None else MOST_KEPT,
             stop=self._ended,
             on_round=self._on_round,
         )
         if left:
             more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
             self._warnings.append(
-                f"{len(left)} of {len(table.entries)} layers are known neither to 3 % nor precisely enough for sums "
-                f"within 1 %: {', '.join(left[:_NAMED])}{more}: allow more time with --max-seconds, or more --repeats"
+                f"{len(left)} of {len(table.entries)} layers are known neither to {100 * NARROW:g} % nor precisely "
+                f"enough for sums within 1 %: {', '.join(left[:_NAMED])}{more}: allow more time with --max-seconds, "
+                "or more --repeats"
             )
         return campaign.table(settings.overhead)
 
@@ -349,6 +354,16 @@ class _TableBuilder:
         seconds = (self._device.clock.now_ns() - self._begun) / 1e9
         late = settings.max_seconds is not None and seconds >= settings.max_seconds
         return late or (self._stop is not None and self._stop())
+
+
+def _weight_inputs(model: Model) -> str:
+    """A warning about a file whose weights are inputs, too."""
+    seen = f"{model.name}: {model.weight_inputs} weights are inputs of its graph, too, and are constants here"
+    remedy = "export it with weights as constants (keep_initializers_as_inputs=False)"
+    try:
+        return f"{seen}: a plain session of that file is {slowdown_by_weight_inputs(model):.1f} times slower: {remedy}"
+    except FramefitError as error:
+        return f"{seen}; a plain session of that file cannot be timed ({error.what}): {remedy}"
 
 
 def _whole(bounds: tuple[float, float]) -> tuple[int, int]:

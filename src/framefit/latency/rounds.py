@@ -155,16 +155,39 @@ class Rounds:
         rounds: int,
         stop: Callable[[], bool] | None = None,
         on_round: Callable[[int, int], None] | None = None,
-        places: Collection[int] | None = None,
     ) -> bool:
-        """Time all runs, or those with these indices, that have fewer rounds; return whether they have them now.
+        """Time all runs that have fewer rounds; return whether they have them now.
 
         ``stop`` is called between launches, and complete rounds are kept; ``on_round`` receives rounds done and in all.
         """
-        selected = self.runs if places is None else [self.runs[place] for place in sorted(places)]
-        waiting = [run for run in selected if len(run.samples_ns) < rounds]
+        waiting = [run for run in self.runs if len(run.samples_ns) < rounds]
         if not waiting:
             return True
+        missing = rounds - min(len(run.samples_ns) for run in waiting)
+        return self._time(waiting, missing, stop, on_round)
+
+    def repeat(
+        self,
+        rounds: int,
+        places: Collection[int],
+        stop: Callable[[], bool] | None = None,
+        on_round: Callable[[int, int], None] | None = None,
+    ) -> bool:
+        """Time so many more rounds of the runs with these indices; return whether all of them were timed.
+
+        Each run has a part in every round, however many samples it has: what is subtracted from another then saw the
+        same machine.
+        """
+        return self._time([self.runs[place] for place in sorted(places)], rounds, stop, on_round)
+
+    def _time(
+        self,
+        waiting: Sequence[Run],
+        missing: int,
+        stop: Callable[[], bool] | None,
+        on_round: Callable[[int, int], None] | None,
+    ) -> bool:
+        """Time so many rounds of these runs, with the reference between them."""
         if not self._resident and not self._probed:
             self.step_ns = self._wait_ns = self._clock_step_ns()
             self._probed = True
@@ -173,7 +196,6 @@ class Rounds:
         for place, run in enumerate(run for run in waiting if run is not reference):
             order += [reference] * (place % _BETWEEN_REFERENCES == 0) + [run]
         order.append(reference)
-        missing = rounds - min(len(run.samples_ns) for run in waiting)
         timings = measure(
             [run.launch for run in order],
             least_rounds=missing,

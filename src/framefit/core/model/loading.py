@@ -376,10 +376,12 @@ class Changes(NamedTuple):
     Attributes:
         assumed: sizes that the file leaves open.
         cleaned: corrections that do not change the results, and seeds that were fixed.
+        weight_inputs: number of initializers that were inputs, too.
     """
 
     assumed: list[str]
     cleaned: list[str]
+    weight_inputs: int
 
 
 def canonical(
@@ -424,7 +426,7 @@ def canonical(
             if shape is not None and all(isinstance(size, int) for size in shape):
                 value.shape = shape  # inference does not know the operator, but the exporter did
     _remove_unused(model)
-    return Changes(assumed, list(_cleaned(weights, computed, branches, _fix_seeds(graph))))
+    return Changes(assumed, list(_cleaned(weights, computed, branches, _fix_seeds(graph))), weights)
 
 
 def _cleaned(weights: int, computed: int, branches: int, seeds: int) -> Iterator[str]:

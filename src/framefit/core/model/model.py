@@ -54,6 +54,7 @@ class Model:
         groups: Sequence[Sequence[str]] = (),
         defaulted_dims: Sequence[str] = (),
         cleaned: Sequence[str] = (),
+        weight_inputs: int = 0,
         internal_tensors: Collection[str] = (),
         lowered: bool = False,
     ) -> None:
@@ -65,6 +66,8 @@ class Model:
         self.defaulted_dims = tuple(defaulted_dims)
         self.cleaned = tuple(cleaned)
         """Corrections when its file was read, as sentences: at most the seeds of random operators differ."""
+        self.weight_inputs = weight_inputs
+        """Number of weights that its file lists as inputs, too, so that a plain session cannot fold or fuse them."""
         self.internal_tensors = frozenset(internal_tensors)
         """Inputs and outputs that a segment shares with other segments only; the others are the whole model's."""
         self._zeros: dict[tuple[Granularity, int, int], tuple[float, ...]] = {}
@@ -106,7 +109,13 @@ class Model:
             IndexError,
         ) as error:  # a damaged graph, deep inside onnx
             raise InputError(f"the graph is damaged: {error}", where=path, remedy="export the model again") from error
-        model = cls(graph, name=name or Path(path).stem, defaulted_dims=changes.assumed, cleaned=changes.cleaned)
+        model = cls(
+            graph,
+            name=name or Path(path).stem,
+            defaulted_dims=changes.assumed,
+            cleaned=changes.cleaned,
+            weight_inputs=changes.weight_inputs,
+        )
         if not model._index.reads:
             raise InputError(
                 "its outputs depend on no input: nothing is left to run", where=path, remedy="export the model again"
@@ -185,6 +194,7 @@ class Model:
             groups=[*self._groups, *map(tuple, groups)],
             defaulted_dims=self.defaulted_dims,
             cleaned=self.cleaned,
+            weight_inputs=self.weight_inputs,
             internal_tensors=self.internal_tensors,
             lowered=self.lowered,
         )
@@ -280,9 +290,17 @@ class Model:
         proto = ir.to_proto(self._ir)
         return bytes(proto.SerializeToString(deterministic=True))
 
-    def to_bytes(self) -> bytes:
-        """Convert to an ONNX file."""
-        return self._encoded
+    def to_bytes(self, *, weights_as_inputs: bool = False) -> bytes:
+        """Convert to an ONNX file; on request to one whose weights are inputs, too, as some exporters write it."""
+        if not weights_as_inputs:
+            return self._encoded
+        proto = ir.to_proto(self._ir)
+        for tensor in proto.graph.initializer:
+            value = proto.graph.input.add(name=tensor.name)
+            value.type.tensor_type.elem_type = tensor.data_type
+            for size in tensor.dims:
+                value.type.tensor_type.shape.dim.add(dim_value=size)
+        return bytes(proto.SerializeToString(deterministic=True))
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write an ONNX file, as a whole or not at all."""
