@@ -191,8 +191,8 @@ def run_notes(profile: Profile, windows: int) -> list[str]:
     if len(slower) > _MOST:
         notes.append(f"{len(slower) - _MOST} more operations take longer than expected")
     notes += [
-        f"{period.operation} was overrun {period.count} times: {format_duration(period.actual_ns)}, "
-        f"planned {format_duration(period.expected_ns)}"
+        f"{period.operation} was overrun {period.count} times, in the median by "
+        f"{format_duration(period.actual_ns - period.expected_ns)} of {format_duration(period.expected_ns)}"
         for period in [period for period in periods if period.count > _MATTERS * windows][:_MOST]
     ]
     return notes
