@@ -3,12 +3,14 @@
     python benchmarks/latency_zoo.py FOLDER [--networks 20] [--minutes 20]
 
 FOLDER holds ONNX files. The machine is calibrated first (``framefit calibrate``), unless it is already. Then each
-network in turn: the stopwatch, ``framefit measure``, the stopwatch again. The stopwatch is a plain session of ONNX
-Runtime on what Framefit loads, a loop and a clock. Samples are kept after each network, in
-``results/latency_zoo.part``: started again, the benchmark goes on with the networks that are missing. Without time for
-all of them it evaluates those that it has.
+network in turn: ``framefit measure``, and the stopwatch between its rounds, so that drift of the machine's speed is in
+both. The stopwatch is a plain session of ONNX Runtime on what Framefit loads, a loop and a clock. Samples are kept
+after each network, in ``results/latency_zoo.part``: started again, the benchmark goes on with the networks that are
+missing. Without time for all of them it evaluates those that it has.
 
-Five answers are held against the stopwatch:
+These answers are held against the stopwatch:
+
+- again: a second stopwatch in turn with the first, a session of its own: what no answer can be better than here;
 
 - measured: the whole network, as ``framefit measure`` launched it in turn with its layers;
 - predicted: its layers, corrected by the built-in networks and all others of the folder, each left out in turn;
@@ -46,37 +48,43 @@ from framefit.latency.audit import audited_network, stored_correction, with_audi
 from framefit.latency.estimate import Estimator, analytical_model
 from framefit.stats import wilson
 
-LAUNCHES = 15  # of a stopwatch's block, of which the first third is not kept
+LAUNCHES = 4  # of a stopwatch between two rounds, of which the first is not kept
+KEPT = 0.8  # of the stopwatch's blocks, the shortest, as of a processor's rounds
+SHARE = 0.3  # of the time that passes, for the stopwatches
+PROFILED = 15  # launches
 WITHIN = (0.05, 0.1)
-PREDICTORS = ("measured", "predicted", "built-in", "fallback", "plain", "profiler", "macs")
+PREDICTORS = ("again", "measured", "predicted", "built-in", "fallback", "plain", "profiler", "macs")
 
 
 class Visit(Record, kw_only=True):
     """What was measured of one network.
 
     Attributes:
-        before_ns, after_ns: the stopwatch's samples on either side of the campaign.
+        stopwatches_ns: of two stopwatches, medians of their blocks between rounds of the campaign.
         profiled_ns: sum of the kernel times that ONNX Runtime's profiler tells, median of its launches.
     """
 
     name: str
     table: LatencyTable
     network: AuditedNetwork
-    before_ns: tuple[int, ...]
-    after_ns: tuple[int, ...]
+    stopwatches_ns: tuple[tuple[int, ...], tuple[int, ...]]
     profiled_ns: float
     macs: int
     seconds: float
 
     @property
     def stopwatch_ns(self) -> float:
-        """Mean of the two sides' medians."""
-        return float(np.mean([np.median(self.before_ns), np.median(self.after_ns)]))
+        """What the first stopwatch shows."""
+        return usual(self.stopwatches_ns[0])
 
     @property
     def drift_ratio(self) -> float:
-        """By how much the stopwatch differs between the two sides."""
-        return float(np.median(self.after_ns) / np.median(self.before_ns) - 1)
+        """By how much the stopwatches differ between the two halves of the campaign."""
+        first, second = (
+            np.mean([usual(half(blocks)) for blocks in self.stopwatches_ns])
+            for half in (lambda blocks: blocks[: len(blocks) // 2], lambda blocks: blocks[len(blocks) // 2 :])
+        )
+        return float(second / first - 1)
 
 
 def session_of(model: Model, prefix: str = "") -> ort.InferenceSession:
@@ -90,21 +98,41 @@ def session_of(model: Model, prefix: str = "") -> ort.InferenceSession:
         return ort.InferenceSession(model.to_bytes(), options, providers=["CPUExecutionProvider"])
 
 
-def stopwatch(session: ort.InferenceSession, inputs: dict[str, npt.NDArray[Any]]) -> tuple[int, ...]:
-    """A block of launches, in ns; the first third warms up."""
-    samples = []
-    for _ in range(LAUNCHES):
-        begun = time.perf_counter_ns()
-        session.run(None, inputs)
-        samples.append(time.perf_counter_ns() - begun)
-    return tuple(samples[LAUNCHES // 3 :])
+def usual(blocks_ns: Sequence[int]) -> float:
+    """Mean of the shortest blocks: how rounds are condensed, too, where others use the processor."""
+    kept = max(round(KEPT * len(blocks_ns)), 1)
+    return float(np.mean(sorted(blocks_ns)[:kept]))
+
+
+class Stopwatches:
+    """Two sessions of one model, launched in turn between the rounds of a campaign, for a part of the time."""
+
+    def __init__(self, model: Model, inputs: dict[str, npt.NDArray[Any]]) -> None:
+        self.blocks_ns: tuple[list[int], list[int]] = ([], [])
+        self._sessions, self._inputs = (session_of(model), session_of(model)), inputs
+        self._begun_ns, self._used_ns = time.perf_counter_ns(), 0
+
+    def between_rounds(self, _done: int, _all: int) -> None:
+        """Launch both, if their part of the time is not used."""
+        if self._used_ns > SHARE * (time.perf_counter_ns() - self._begun_ns):
+            return
+        order = (0, 1) if len(self.blocks_ns[0]) % 2 else (1, 0)
+        for place in order:
+            samples = []
+            for _ in range(LAUNCHES):
+                begun_ns = time.perf_counter_ns()
+                self._sessions[place].run(None, self._inputs)
+                samples.append(time.perf_counter_ns() - begun_ns)
+            self._used_ns += sum(samples)
+            self.blocks_ns[place].append(int(np.median(samples[1:])))
 
 
 def profiled_ns(model: Model, inputs: dict[str, npt.NDArray[Any]]) -> float:
     """Sum of kernel times of a launch, as the profiler tells them."""
     with tempfile.TemporaryDirectory() as folder:
         session = session_of(model, str(Path(folder) / "profile"))
-        stopwatch(session, inputs)
+        for _ in range(PROFILED):
+            session.run(None, inputs)
         events = json.loads(Path(session.end_profiling()).read_text())
     times: dict[str, list[float]] = {}
     for event in events:
@@ -114,16 +142,14 @@ def profiled_ns(model: Model, inputs: dict[str, npt.NDArray[Any]]) -> float:
 
 
 def visit(path: Path, device: OrtDevice, seconds: float) -> Visit:
-    """Stopwatch, campaign, stopwatch, for about so many seconds."""
+    """A campaign with stopwatches between its rounds, for about so many seconds."""
     begun = time.monotonic()
     model, unit = Model.load(path), device.target.units[0].name
     inputs = random_inputs(model.inputs, np.random.default_rng(0))
     with pinned(device.host_core), flushed_denormals():
-        session = session_of(model)
-        before_ns = stopwatch(session, inputs)
-    table = measure(model, target=device, max_seconds=max(seconds, 5.0))
+        stopwatches = Stopwatches(model, inputs)
+    table = measure(model, target=device, max_seconds=max(seconds, 5.0), on_round=stopwatches.between_rounds)
     with pinned(device.host_core), flushed_denormals():
-        after_ns = stopwatch(session, inputs)
         kernels_ns = profiled_ns(model, inputs)
     (whole,) = table.networks
     plain = Estimator(msgspec.structs.replace(table, correction=None, audit=None), unit)
@@ -132,8 +158,7 @@ def visit(path: Path, device: OrtDevice, seconds: float) -> Visit:
         name=path.stem,
         table=msgspec.structs.replace(table, entries=entries, runs=()),
         network=audited_network(device.lowered(model), whole.alone_ns, plain),
-        before_ns=before_ns,
-        after_ns=after_ns,
+        stopwatches_ns=(tuple(stopwatches.blocks_ns[0]), tuple(stopwatches.blocks_ns[1])),
         profiled_ns=kernels_ns,
         macs=model.macs,
         seconds=time.monotonic() - begun,
@@ -202,6 +227,7 @@ def evaluated(visits: Sequence[Visit], found: dict[str, dict[str, LatencyEstimat
     rows = []
     for seen in visits:
         answers: dict[str, float] = {
+            "again": usual(seen.stopwatches_ns[1]),
             "measured": seen.table.networks[0].alone_ns,
             **dict.fromkeys(("predicted", "built-in", "fallback"), 0.0),
             **{name: estimate.predicted_ns for name, estimate in found[seen.name].items()},

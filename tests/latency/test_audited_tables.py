@@ -336,3 +336,10 @@ def test_what_was_measured_whole_is_stated_beside_the_prediction(few: object) ->
     assert any("caches as it left them" in note for note in estimate.notes)
     other = framefit.estimate(NETWORKS[NAMES[0]](), table, any_fingerprint=True)
     assert (other.measured_ns, other.total_ns) == (None, other.predicted_ns)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_calibration_without_time_says_how_long_it_takes() -> None:
+    """It does not begin, and says so."""
+    with pytest.raises(InputError, match=r"with 5 whole networks measuring would take about .* s, but 0 s"):
+        calibrate(target=board(), repeats=10, max_seconds=0)

@@ -9,7 +9,7 @@ from boards import UNIT, vpu
 from fakes import FakeDevice
 from framefit import DeviceError, GraphBuilder, Model
 from framefit.core.target import Variation
-from framefit.latency.rounds import RUNS, Rounds
+from framefit.latency.rounds import RUNS, Rounds, interval, replicates
 
 
 def layer(side: int = 32) -> Model:
@@ -92,3 +92,16 @@ def test_records_can_be_taken_over() -> None:
     assert not second.measured
     assert second.measure(4)
     assert second.measured
+
+
+@pytest.mark.parametrize(("alike", "least"), [(0.0, 0.83), (0.7, 0.7)])
+def test_intervals_know_that_rounds_drift(alike: float, least: float) -> None:
+    """Also where rounds are like the ones before: drawn one by one they hold 56 % of means, in blocks 79 %."""
+    random, held = np.random.default_rng(0), 0
+    for _ in range(100):
+        steps = random.standard_normal(220)
+        for index in range(1, len(steps)):
+            steps[index] += alike * steps[index - 1]
+        low, high = interval(replicates([1000 + steps[20:]], random)[:, 0])
+        held += low <= 1000 <= high
+    assert held >= 100 * least

@@ -121,8 +121,8 @@ class _TableBuilder:
             self._known = stored.audit.networks
         return applies
 
-    def audit(self, kept: Sequence[Model]) -> None:
-        """Add networks to measure whole, with their layers, if there is enough time."""
+    def audit(self, kept: Sequence[Model]) -> str:
+        """Add networks to measure whole, with their layers, if there is enough time; return why not, or ""."""
         settings = self._settings
         pairs = [(network, *self._layers(network)[:2]) for network in kept]
         fresh = {
@@ -135,13 +135,15 @@ class _TableBuilder:
             needed = self._needed_seconds(kept, len(self._subjects) + len(fresh))
             left = settings.max_seconds - (self._device.clock.now_ns() - self._begun) / 1e9
             if needed > left:
-                self._warnings.append(
-                    f"not audited: with {len(kept)} whole networks measuring would take about {needed:.0f} s, "
-                    f"but {max(left, 0):.0f} s are left: raise --max-seconds, or lower --repeats"
+                reason = (
+                    f"with {len(kept)} whole networks measuring would take about {needed:.0f} s, but "
+                    f"{max(left, 0):.0f} s are left"
                 )
-                return
+                self._warnings.append(f"not audited: {reason}: raise --max-seconds, or lower --repeats")
+                return reason
         self._audited = fresh
         self._networks = [(network, grouped) for network, grouped, _ in pairs]
+        return ""
 
     def table(self, points: Sequence[Model], most: int | None) -> LatencyTable:
         """Measure everything: at most ``most`` one-layer models of a grid; ``None``: as many as there is time for."""
@@ -503,7 +505,8 @@ def calibrate(
     stored = stored_correction(device, unit)
     with _quiet(device):
         builder = _TableBuilder(device, unit, measuring, None, stop=stop, notify=notify, on_round=on_round)
-        builder.audit(networks)
+        if reason := builder.audit(networks):
+            raise InputError(reason, remedy="raise --max-seconds, or lower --repeats")
         table = builder.table([], None)
         rows = table.audit.networks if table.audit else ()
         return _calibrated(device, unit, table, rows, None if settings.force else stored)

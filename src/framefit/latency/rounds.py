@@ -8,7 +8,9 @@ difference of two such times.
 
 Results are computed for many replicates of the same measurement at once: row 0 holds the medians, the other
 rows those of resampled rounds (bootstrap; Efron and Tibshirani, 1993, "An Introduction to the Bootstrap",
-chapter 6), so that each result has its own interval.
+chapter 6), so that each result has its own interval. Rounds are drawn in blocks of neighbours (Politis and Romano,
+1992, "A Circular Block-Resampling Procedure for Stationary Data"): the speed of a machine drifts, so rounds that follow
+each other are alike, and drawn one by one they would claim to say more than they do.
 """
 
 from __future__ import annotations
@@ -385,10 +387,12 @@ class Rounds:
 
 
 def replicates(rounds_ns: Sequence[Floats], random: np.random.Generator, kept_ratio: float | None = None) -> Floats:
-    """(1 + replicates) x runs: the middle of each run's rounds, and that of as many rounds drawn with replacement."""
+    """(1 + replicates) x runs: the middle of each run's rounds, and that of as many, drawn in blocks of neighbours."""
     table = np.empty((1 + _REPLICATES, len(rounds_ns)))
     for column, values in enumerate(rounds_ns):
-        drawn = random.integers(0, len(values), (_REPLICATES, len(values)))
+        count, length = len(values), max(round(len(values) ** (1 / 3)), 1)
+        begins = random.integers(0, count, (_REPLICATES, math.ceil(count / length), 1))
+        drawn = ((begins + np.arange(length)) % count).reshape(_REPLICATES, -1)[:, :count]
         table[0, column] = _middle(values[None], kept_ratio)[0]
         table[1:, column] = _middle(values[drawn], kept_ratio)
     return table
