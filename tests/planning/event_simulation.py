@@ -111,7 +111,10 @@ class EventSimulation(Simulation):
                 continue
             needed = [None if m.needed is None else self.beat.needed_ns(m.needed) for m in self.models]
             preemptive = self.beat.preemptive
-            chosen = self.rotation.choose(needed, 2**62 if preemptive else room) if needed else None
+            then = self._then_ns if self.beat.yields else None
+            chosen = (
+                self.rotation.choose(needed, 2**62 if preemptive else room, (limit, reserved), then) if needed else None
+            )
             if chosen is None:
                 coming = self._next_arrival(now)
                 if coming >= limit:

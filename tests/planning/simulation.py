@@ -72,7 +72,7 @@ class Simulation:
             if m.role == "background"
             for d in [beat.of(m.name)]
         ]
-        self.rotation = Rotation(len(self.models), [model.plan.turns for model in self.models])
+        self.rotation = Rotation(len(self.models), [model.plan.turns for model in self.models], yields=beat.yields)
         self.late: list[str] = []
         self.busy_until = 0  # a segment that crosses a release
         self.delivered = 0  # frames of the stream that waits
@@ -127,16 +127,19 @@ class Simulation:
         """Segments from ``now`` until the reserved instant; none begins at or after ``release``."""
         while now < (reserved if release is None else min(release, reserved)):
             needed = [None if m.needed is None else self.beat.needed_ns(m.needed) for m in self.models]
-            chosen = (
-                self.rotation.choose(needed, 2**62 if self.beat.preemptive else reserved - now - self.beat.guard_ns)
-                if needed
-                else None
-            )
+            room = 2**62 if self.beat.preemptive else reserved - now - self.beat.guard_ns
+            then = self._then_ns if self.beat.yields else None
+            chosen = self.rotation.choose(needed, room, (release, reserved), then) if needed else None
             if chosen is None:
                 break
             now = self._serve(chosen, now, reserved)
             assert now <= reserved
         self.busy_until = now
+
+    def _then_ns(self, number: int) -> int | None:
+        model = self.models[number]
+        left = model.plan.segments[model.segment + 1 :]
+        return self.beat.needed_ns(left[0].duration_ns) if left else None
 
     def _serve(self, chosen: int, now: int, until: int) -> int:
         """Run a model's next segment, where it may be interrupted ``until`` then at most; return when that ends."""

@@ -32,6 +32,7 @@ def up_to(random: np.random.Generator) -> Callable[[int], int]:
 
 def assert_kept(beat: Beat, models: list[PlannedModel], random: np.random.Generator, windows: int) -> int:
     """Play the plan through in several ways; how many bounds were reached."""
+    beat = replace(beat, yields=bool(random.random() < 0.5) and not beat.preemptive)
     timetable = build_timetable(beat, models)
     if not timetable.feasible:
         return 0

@@ -55,6 +55,31 @@ def test_a_model_with_nothing_to_do_is_passed_over_for_this_round() -> None:
     assert rotation.choose([5, 5], 10) == 0
 
 
+def yielding(needed: list[int | None], room: int, then: int | None) -> list[int | None]:
+    """What is chosen first and next in a span, where the segment after the one of the model in turn needs so much."""
+    rotation = Rotation(len(needed), yields=True)
+    return [rotation.choose(needed, room, "span", lambda _: then) for _ in range(2)]
+
+
+def test_the_rest_of_a_span_is_yielded_to_what_fills_it_better() -> None:
+    """To one segment or to two; not where the model in turn fills as much itself, or with another one."""
+    assert yielding([5, 9, 3], 9, 6) == [0, 1]
+    assert yielding([5, 4, 4], 8, 6) == [0, 1]
+    assert yielding([5, 8, 4], 9, 6) == [0, 0]
+    assert yielding([5, 10, 3], 9, 6) == [0, 0]
+
+
+def test_the_only_segment_of_a_span_and_the_last_one_of_a_frame_are_not_yielded() -> None:
+    """Nor one after which another of the model in turn fits."""
+    rotation = Rotation(2, yields=True)
+    for span in range(3):
+        assert rotation.choose([5, 8], 9, span, lambda _: 6) == 0
+    assert yielding([5, 8], 9, None) == [0, 0]
+    assert yielding([4, 8], 9, 5) == [0, 0]
+    rotation.finished(0)
+    assert rotation.choose([8, 5], 9, 2, lambda _: 6) == 1  # a new turn begins with its own segment
+
+
 def test_nothing_that_fits_is_none() -> None:
     """No model with work, or none short enough."""
     assert Rotation(2).choose([None, None], 10) is None

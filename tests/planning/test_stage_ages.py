@@ -29,6 +29,7 @@ def assert_kept(
     beat: Beat, models: list[PlannedModel], random: np.random.Generator, windows: int
 ) -> dict[str, tuple[int, int]]:
     """Play the plan through in several ways; the greatest age in windows that was seen, and its bound, by model."""
+    beat = replace(beat, yields=bool(random.random() < 0.5) and not beat.preemptive)
     timetable = build_timetable(beat, models)
     if not timetable.feasible:
         return {}
@@ -74,7 +75,8 @@ def test_the_longest_time_is_found_over_all_instants(seed: int) -> None:
         edges = sorted(random.choice(window + 1, 4, replace=False).tolist())
         free.append([(edges[0], edges[1]), (edges[2], edges[3])])
     room = min(max(end - begin for begin, end in spans) for spans in free)
-    spans = Spans(window, free, preemptive=bool(random.random() < 0.3))
+    preemptive, yields = bool(random.random() < 0.3), bool(random.random() < 0.5)
+    spans = Spans(window, free, preemptive=preemptive, yields=yields)
     work = random.integers(1, room + 1, int(random.integers(1, 5))).tolist()
     sums = np.cumsum([0, *work]).tolist()
     done = [(spans.done_ns(instant, sums), instant) for instant in range(window * len(free))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections import deque
@@ -118,7 +119,8 @@ class UnitsSimulation:
                 for number, stage in enumerate(m.stages)
                 if stage[0].unit == name
             ]
-            self.units[name] = Unit(name, turns, Rotation(len(turns), [turn.job.plan.turns for turn in turns]))
+            rotation = Rotation(len(turns), [turn.job.plan.turns for turn in turns], yields=beat.yields)
+            self.units[name] = Unit(name, turns, rotation)
         self.releases = [0]
 
     def run(self, windows: int) -> None:
@@ -212,7 +214,8 @@ class UnitsSimulation:
         quantiles = [self._needed(turn, now) for turn in unit.turns]
         needed = [None if ns is None else self.beat.needed_ns(ns) for ns in quantiles]
         room = 2**62 if self.beat.preemptive else reserved - now - self.beat.guard_ns
-        chosen = unit.rotation.choose(needed, room) if needed else None
+        then = functools.partial(self._then_ns, unit) if self.beat.yields else None
+        chosen = unit.rotation.choose(needed, room, (release, reserved), then) if needed else None
         if chosen is None:
             wake = min([reserved, release, *self._events(unit, now)])
             unit.at, unit.asleep = max(wake + self.wakes(self.beat.late_ns), now + 1), True
@@ -231,6 +234,11 @@ class UnitsSimulation:
         turn.segment += 1
         if turn.segment == len(turn.segments):
             self._finished(unit, chosen, now + spent)
+
+    def _then_ns(self, unit: Unit, number: int) -> int | None:
+        turn = unit.turns[number]
+        left = turn.segments[turn.segment + 1 :]
+        return self.beat.needed_ns(left[0].duration_ns) if left else None
 
     def _needed(self, turn: Turn, now: int) -> int | None:
         if turn.frame is None:

@@ -76,7 +76,7 @@ def dispatcher(timetable: Timetable, variation: Variation, beat: Beat, seed: int
         timetable,
         device,
         Grid(1e9 / timetable.window_ns),
-        Rotation(sum(model.role == "background" for model in timetable.models)),
+        Rotation(sum(model.role == "background" for model in timetable.models), yields=timetable.yields),
         queues={name: max(beat.of(name).queue, beat.of(name).frames) for name in names},
         every={name: beat.of(name).every for name in names},
         frames={name: beat.of(name).frames for name in names},
@@ -100,7 +100,8 @@ def workloads(
             every=draw(st.integers(1, 3)), queue=draw(st.integers(1, 3)), frames=draw(st.integers(1, 2))
         )
     position = draw(st.sampled_from(["start", "middle", "end"]))
-    return Beat(window_ns=10 * MS, guard_ns=draw(guards), position=position, demands=demands), models
+    guard_ns, yields = draw(guards), draw(st.booleans())
+    return Beat(window_ns=10 * MS, guard_ns=guard_ns, position=position, demands=demands, yields=yields), models
 
 
 def assert_complete(run: Dispatcher, timetable: Timetable, beat: Beat, windows: int) -> None:

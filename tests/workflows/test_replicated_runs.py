@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,7 @@ def app(tmp_path: Path) -> Path:
     return path
 
 
-def _write(path: Path, layers_ms: list[int]) -> None:
+def _write(path: Path, layers_ms: Sequence[float]) -> None:
     """A chain of products whose names say what they take."""
     names = ["x", *(f"t{index}" for index in range(1, len(layers_ms))), "y"]
     weights = [numpy_helper.from_array(np.eye(8, dtype=np.float32), f"w{index}") for index in range(len(layers_ms))]
@@ -85,6 +86,25 @@ def test_a_run_gives_each_replica_its_turns(app: Path) -> None:
     played, _ = median_rates(beat, timetable.models, 400)
     result = framefit.simulate(plan, windows=800, output=app.parent / "run")
     assert result.metrics.models[1].completed / 800 == pytest.approx(played["big"], rel=0.06)
+
+
+def test_replicas_on_one_unit_fill_windows_that_one_alone_does_not(app: Path) -> None:
+    """Of 3.7 windows that layers would need if they were divisible, one replica alone takes 4.5."""
+    _write(app.parent / "face.onnx", [14])
+    _write(app.parent / "big.onnx", [4.5, 3.3, 4.6, 5.8, 7.5, 3.0, 4.7, 5.3, 4.9, 5.2, 4.7, 6.1, 7.5, 4.2])
+    target = app.parent / "target.toml"
+    target.write_text(target.read_text(encoding="utf-8").replace('[[units]]\nname = "u1"\n', ""), encoding="utf-8")
+    plan = framefit.plan(app)
+    big = plan.timetable.model("big")
+    assert len(big.replicas) > 1
+    assert plan.timetable.yields
+    result = framefit.simulate(plan, windows=600, output=app.parent / "run")
+    face, served = result.metrics.models
+    assert served.completed / 600 > 0.24
+    assert face.missed == 0
+    assert served.result_age_windows_max is not None
+    assert big.result_age_windows is not None
+    assert served.result_age_windows_max <= big.result_age_windows
 
 
 def test_results_come_in_the_order_of_the_frames(app: Path) -> None:

@@ -338,6 +338,7 @@ class Timetable(Record, kw_only=True):
         priority_ns: the most that a window reserves on one unit.
         residual_ns: the least that a window leaves on one unit.
         preemptive: whether background slots may be parts of a launch that priority periods interrupt.
+        yields: whether the background model in turn yields the rest of a span that others fill better.
         links: between units; units without one share their memory.
         lengths_ns: of the windows until they repeat, if streams have different rates.
         releases: model -> windows of these in which its stream releases a frame for it; a missing model: all windows.
@@ -360,6 +361,7 @@ class Timetable(Record, kw_only=True):
     residual_ns: int
     guard_ns: int
     preemptive: bool = False
+    yields: bool = False
     units: tuple[str, ...]
     windows: tuple[Window, ...]
     models: tuple[PlannedModel, ...]

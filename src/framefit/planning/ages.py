@@ -21,9 +21,14 @@ on four facts about it.
    segments that cannot be divided another order may take longer.
 4. *Frames arrive at the beginnings of windows.*
 
+5. *Who yields loses one segment a span.* Where the policy lets the model in turn yield, it has run in this span
+   before, and its segment after the one that it yields would not have fitted: it comes as far as in fact 1 but for
+   one segment a span, never for the only one and never for the last one of a frame. Facts 1 to 3 hold for this
+   progress, too: it does not decrease with where a span finds the model.
+
 A frame that is taken (its first segment starts) stays in flight until its model's next
 turn at the latest. It was taken out of turn, with turns of the others still ahead, only
-if some segment of another model is longer than its first one.
+if some segment of another model is longer than its first one, or that model yielded.
 
 How old the result of a model of several stages may be, or of one that reads other models.
 
@@ -93,6 +98,7 @@ class Spans:
         excess_ratio: how much longer than its quantile a segment may take, at most. It starts where that fits.
         guard_ns: behind the latest end; what a segment takes more than its quantile may reach into it.
         events_ns: what sporadic models may take of each span, besides; see :mod:`sporadic`.
+        yields: the model in turn may yield its last segment in a span, but not its only one.
     """
 
     window_ns: int
@@ -103,6 +109,7 @@ class Spans:
     excess_ratio: float = 0.0
     guard_ns: int = 0
     events_ns: int = 0
+    yields: bool = False
 
     def needed_ns(self, quantile_ns: int) -> int:
         """What a segment needs before the latest end."""
@@ -197,7 +204,10 @@ class Spans:
                     if self.preemptive:
                         reached = min(whole, at + end - now)
                     else:
-                        reached = work[bisect_right(needed, at + end - now) - 1]
+                        place = bisect_right(needed, at + end - now) - 1
+                        if self.yields and 0 < place < len(work) - 1 and work[place - 1] > at:
+                            place -= 1
+                        reached = work[place]
                     now, at = now + reached - at, reached
                     if at == whole:
                         break
@@ -280,7 +290,7 @@ def _from_turn(
     """The same where its next turn is the first one."""
     depth = max(queue, frames)
     longest = max((ns for turns in others for ns in turns), default=0)
-    between = others[0] if longest > own[0] else []  # taken out of turn
+    between = others[0] if longest > own[0] or spans.yields else []  # taken out of turn
     running = own[:1] if spans.crossing else []
     # Where it can be interrupted it is always in turn, and may have hardly started.
     begun = own if spans.preemptive else [*running, *between, *own[1:]]

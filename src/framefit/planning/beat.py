@@ -85,6 +85,8 @@ class Beat:
         links: between units; where there is none, they share their memory.
         queued_ns: two units -> what their link can have to carry at once, of all models; see :meth:`shared`.
         layout: when priority launches may begin, where a search has found that; default: as soon as possible.
+        yields: the model in turn yields the rest of a span that others fill better; see
+            :class:`~framefit.core.policy.Rotation`.
         events: sporadic models in the order of service, each on one unit: they run in the residuals at any time, before
             background models. Their demands say how far apart events are, and when each is to be done.
     """
@@ -100,6 +102,7 @@ class Beat:
     links: tuple[Link, ...] = ()
     queued_ns: Mapping[frozenset[str], int] = field(default_factory=dict)
     layout: Layout | None = None
+    yields: bool = False
     events: tuple[PlannedModel, ...] = ()
 
     def __post_init__(self) -> None:

@@ -565,15 +565,24 @@ class UnitSearch:
             one.planned(runs[name], slots[name], turns.get(name, (1,))) for name, one in self.candidates.items()
         ], runs
 
-    def built(self, placement: Placement, slots: Mapping[str, int], turns: Turns, longest_ns: int | None) -> Arranged:
-        """A placement's timetable; see :meth:`cut`."""
+    def built(
+        self,
+        placement: Placement,
+        slots: Mapping[str, int],
+        turns: Turns,
+        longest_ns: int | None,
+        *,
+        yields: bool = False,
+    ) -> Arranged:
+        """A placement's timetable; see :meth:`cut`, and for ``yields`` :class:`~framefit.core.policy.Rotation`."""
         cut = self.cut(placement.stages, slots, turns, longest_ns)
         if cut is None:
             return self._unplaced(placement)
         models, runs = cut
-        key = tuple((tuple(runs[model.name]), model.slots, model.turns, model.replica_turns) for model in models)
+        key = (yields, *((tuple(runs[model.name]), model.slots, model.turns, model.replica_turns) for model in models))
         if key not in self._known:  # other lengths, and other placements, often come to the same
-            self._known[key] = build_timetable(self.beat.guarded(models), models)
+            beat = dataclasses.replace(self.beat.guarded(models), yields=yields)
+            self._known[key] = build_timetable(beat, models)
         timetable = self._known[key]
         if timetable.feasible and not placement.feasible:
             timetable = _refused(timetable, placement.reason)

@@ -24,6 +24,7 @@ from framefit.devices.device import Device
 from framefit.errors import InputError
 from framefit.planning.beat import Beat, Demand
 from framefit.planning.candidates import (
+    GAIN,
     Arranged,
     UnitCandidate,
     arrange_kept,
@@ -38,6 +39,7 @@ from framefit.planning.partition import beside, candidate_pieces, planned_quanti
 from framefit.planning.placement import Placement, Problem, Room, Stage
 from framefit.planning.placement_search import solve
 from framefit.planning.plan import Plan
+from framefit.planning.playback import median_rates
 from framefit.planning.prices import UnitPrices
 from framefit.planning.priority_search import PrioritySearch, Schedule
 from framefit.planning.replicas import with_replicas
@@ -52,6 +54,8 @@ _ENOUGH = 0.98  # of the demanded rates: finer pieces, or the solver, would gain
 _SOLVED = 1500  # pieces times units that the solver gets somewhere with in
 _SOLVER_S = 3.0
 _FIX_S, _FIXES_S = 0.5, 4.0  # for a schedule where something is changed, and for all changes together
+_COPIED = 200  # pieces of all models, where replicas on one unit are looked for
+_PLAYED = 384  # windows
 _WRONG = 1.02  # times its estimate that a segment may take before pieces are priced anew
 
 
@@ -123,12 +127,35 @@ class Placing:
         """
         self._begun = time.monotonic()
         if self._single:
-            return self._cut(tasks, beat)
+            cut, timetable = self._cut(tasks, beat)
+            return self._copied(tasks, timetable, beat) or (cut, timetable)
         placed, timetable = self._placed(tasks, beat)
         if any(task.replicas for task in placed) and not (timetable.feasible and self._fits(placed)):
             self._replicates, self.notes = False, []  # as priced, they need more time or memory than there is
             placed, timetable = self._placed(placed, beat)  # in the pieces that are priced by now
         return placed, timetable
+
+    def _copied(
+        self, tasks: Sequence[SegmentedModel], timetable: Timetable, beat: Beat
+    ) -> tuple[list[SegmentedModel], Timetable] | None:
+        """Replicas on the only unit, where they serve clearly more; ``None``: they do not, or take too long to find.
+
+        While a segment of one replica does not fit into the rest of a window, one of another replica may.
+        """
+        pieces = sum(min(len(task.model.layers), _MOST_PIECES) for task in tasks)
+        measured = are_comparable(self._durations)
+        searched = self._replicates and _solver_installed() and not (measured or beat.events or beat.preemptive)
+        if not searched or pieces > _COPIED or not timetable.feasible or served_share(timetable, beat) >= _ENOUGH:
+            return None
+        self._single = False
+        copied, other = self._placed(self._prices.whole(tasks)[0], beat)
+        least = [
+            min(rates[name] / beat.arriving(one.model(name), one.models) for name in rates)
+            for one in (timetable, other)
+            for rates in [median_rates(dataclasses.replace(beat, yields=one.yields), one.models, _PLAYED)[0]]
+        ]
+        self._single = not (other.feasible and self._fits(copied) and least[1] > least[0] * GAIN)
+        return None if self._single else (copied, other)
 
     def place_events(
         self, priority: Sequence[SegmentedModel], events: Sequence[SegmentedModel], beat: Beat
@@ -372,7 +399,8 @@ class Placing:
             models = self._priced_models(
                 tasks, {model.name: model.replica_turns or (model.turns,) for model in arranged.timetable.models}
             )
-            timetable = build_timetable(beat.guarded(models), models)
+            settled = dataclasses.replace(beat.guarded(models), yields=arranged.timetable.yields)
+            timetable = build_timetable(settled, models)
             wrong = self._prices.correct(tasks, arranged.timetable.models, models, _WRONG)
             if timetable.feasible or not wrong:
                 break

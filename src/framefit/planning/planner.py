@@ -184,7 +184,8 @@ class _Planner:
         """The segments of a plan, on the beat of this one's workload."""
         beat = self._beat(wired, [model.name for model in planned.models if model.role == "priority"])
         models = [model for model in planned.models if model.role != "sporadic"]
-        beat = dataclasses.replace(beat, events=tuple(m for m in planned.models if m.role == "sporadic"))
+        events = tuple(model for model in planned.models if model.role == "sporadic")
+        beat = dataclasses.replace(beat, events=events, yields=planned.yields)
         timetable = with_events(build_timetable(beat.guarded(models), models), beat)
         timetable = _with_served(timetable, beat, self.workload.beat_hz)
         return msgspec.structs.replace(timetable, memory_bytes=planned.memory_bytes, reasons=planned.reasons)

@@ -130,6 +130,11 @@ class _Unit:
                 ended = span
         return ended
 
+    def then_ns(self, number: int) -> int | None:
+        """What the segment after a stage's next one needs, if that does not end its frame."""
+        stage = self.stages[number]
+        return None if stage.segment + 1 == len(stage.needed_ns) else stage.needed_ns[stage.segment + 1]
+
     def wake(self, at: int) -> None:
         """Something is there from then on: decide then, if there is room in this window and it is earlier."""
         at = max(at, self.free)
@@ -177,7 +182,7 @@ class Playback:
             self._stage(model)
         self._stages = [stage for model in self.models for stage in model.stages]
         for unit in self.units.values():
-            unit.rotation = Rotation(len(unit.stages), [stage.turns for stage in unit.stages])
+            unit.rotation = Rotation(len(unit.stages), [stage.turns for stage in unit.stages], yields=beat.yields)
         self.readers: dict[str, list[PlayedModel]] = {}
         for model in self.models:
             for name in model.plan.after:
@@ -248,7 +253,10 @@ class Playback:
             return None
         chosen: int | None = unit.rotation.turn
         due = self._needed(unit.stages[unit.rotation.turn], now)
-        if due is None or due > span[1] - now:
+        if unit.rotation.yields:
+            needed = [self._needed(stage, now) for stage in unit.stages]
+            chosen = unit.rotation.choose(needed, span[1] - now, (begin, span[1]), unit.then_ns)
+        elif due is None or due > span[1] - now:
             chosen = unit.rotation.choose([self._needed(stage, now) for stage in unit.stages], span[1] - now)
         if chosen is None:
             unit.waits(now)

@@ -83,12 +83,14 @@ class _Played:
     stages: Stages
     turns: Mapping[str, tuple[int, ...]]
     longest_ns: int | None
+    yields: bool
     least: float
     used_ns: Floats
 
     @property
     def count(self) -> int:
-        return sum(len(turns) for turns in self.turns.values())
+        """Of replicas; results get older with them, and where models yield."""
+        return sum(len(turns) for turns in self.turns.values()) + self.yields
 
 
 def with_replicas(search: UnitSearch, arranged: Sequence[Arranged], notify: Notify) -> Arranged | None:
@@ -120,6 +122,13 @@ class _Replicating:
         self._fixed = arranged[0].placement.stages  # of models that have one replica
         self._known: set[object] = set()  # what was played
         self._slots = {model.name: model.slots for model in arranged[0].timetable.models}
+        # Where results must not be too old, models go on as they would by themselves.
+        free = all(
+            search.beat.of(c.model.name).deadline_ns is None
+            for c in search.candidates.values()
+            if c.model.role == "background"
+        )
+        self._may_yield = free and not search.beat.preemptive
 
     def best(self) -> Arranged | None:
         """The one that serves most."""
@@ -232,15 +241,19 @@ class _Replicating:
             best = max(ways, key=lambda one: one.least)
             for copies in (2, 3):
                 ways += self._made(best.beside, best.longest_ns, copies)
+            if self._may_yield:
+                for copies in (1, 2, 3):
+                    ways += self._made(best.beside, best.longest_ns, copies, yields=True)
             best = max(ways, key=lambda one: one.least)
             capacity = np.where(best.used_ns > 0, best.used_ns * _MORE, best.beside.capacity_ns)
             again = self._shared(dataclasses.replace(best.beside, capacity_ns=capacity), _PRICES, _ROUNDS)
             if again is not None:
-                ways += [one for copies in (1, 2, 3) for one in self._made(again, best.longest_ns, copies)]
+                for copies in (1, 2, 3):
+                    ways += self._made(again, best.longest_ns, copies, yields=best.yields)
         played = _preferred(list(itertools.chain.from_iterable(groups)))[:_AGAIN]
         return _preferred([again for one in played for again in self._play(one, _WINDOWS * _LONGER)])
 
-    def _made(self, beside: _Beside, longest_ns: int | None, copies: int) -> list[_Played]:
+    def _made(self, beside: _Beside, longest_ns: int | None, copies: int, *, yields: bool = False) -> list[_Played]:
         """Shares as replicas, each so many times, played; none where they do not fit, or were played before."""
         ways: dict[str, list[Way]] = {}
         weights: dict[str, list[float]] = {}
@@ -258,7 +271,7 @@ class _Replicating:
             for name, own in ways.items()
         }
         nothing = np.zeros(len(self._names))
-        made = _Played(beside, {**beside.priority, **stages}, turns, longest_ns, 0.0, nothing)
+        made = _Played(beside, {**beside.priority, **stages}, turns, longest_ns, yields, 0.0, nothing)
         return self._play(made, _WINDOWS)
 
     def _play(self, made: _Played, windows: int) -> list[_Played]:
@@ -266,11 +279,12 @@ class _Replicating:
         cut = self._search.cut(made.stages, self._search.slots(made.stages, spare=2), made.turns, made.longest_ns)
         if cut is None:
             return []
-        key = (windows, *((name, tuple(runs), made.turns.get(name)) for name, runs in cut[1].items()))
+        key = (windows, made.yields, *((name, tuple(runs), made.turns.get(name)) for name, runs in cut[1].items()))
         if key in self._known:
             return []
         self._known.add(key)
-        rates, used = median_rates(self._search.beat.guarded(cut[0]), cut[0], windows)
+        beat = dataclasses.replace(self._search.beat.guarded(cut[0]), yields=made.yields)
+        rates, used = median_rates(beat, cut[0], windows)
         least = min(rates[name] / self._search.wanted[name] for name in rates)
         return [dataclasses.replace(made, least=least, used_ns=np.array([used.get(u, 0.0) for u in self._names]))]
 
@@ -283,7 +297,7 @@ class _Replicating:
         """Its timetable."""
         placement = dataclasses.replace(self._arranged[0].placement, stages=played.stages)
         slots = self._search.slots(played.stages, spare=2)
-        return self._search.built(placement, slots, played.turns, played.longest_ns)
+        return self._search.built(placement, slots, played.turns, played.longest_ns, yields=played.yields)
 
 
 def _preferred(played: Sequence[_Played]) -> list[_Played]:

@@ -91,6 +91,7 @@ class Reserved:
             lengths_ns=() if self.beat.even else tuple(self.lengths_ns),
             excess_ratio=self.beat.excess_ratio,
             guard_ns=self.beat.guard_ns,
+            yields=self.beat.yields,
         )
 
     def _on(self, unit: str) -> list[list[PriorityPeriod]]:

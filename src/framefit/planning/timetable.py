@@ -125,6 +125,7 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
         residual_ns=min(length - max(ns) for length, ns in zip(lengths, by_window, strict=True)),
         guard_ns=max([beat.guard_ns, *(beat.own_guard_ns(s.duration_ns) for m in within for s in m.segments)]),
         preemptive=beat.preemptive,
+        yields=beat.yields,
         units=units,
         windows=tuple(windows),
         models=tuple(planned),

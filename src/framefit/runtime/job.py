@@ -139,6 +139,11 @@ class Job:
         return self.estimates_ns[self.next_segment] if self.ready else None
 
     @property
+    def then_ns(self) -> int | None:
+        """What the segment after that needs, if that one does not end its frame."""
+        return None if self.next_segment + 1 == len(self.estimates_ns) else self.estimates_ns[self.next_segment + 1]
+
+    @property
     def owed(self) -> bool:
         """Whether a frame that has come is still on its way to this job, or waits for a slot."""
         return self.input.owed or (self.join is not None and self.join.owed)

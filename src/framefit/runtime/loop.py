@@ -80,8 +80,16 @@ class Service(Protocol):
 
     turn: int
     """Number of the background model whose turn it is."""
+    yields: bool
+    """Whether it asks for spans, and for segments after the next ones."""
 
-    def choose(self, needed_ns: Sequence[int | None], room_ns: int) -> int | None:
+    def choose(
+        self,
+        needed_ns: Sequence[int | None],
+        room_ns: int,
+        span: object = None,
+        then_ns: Callable[[int], int | None] | None = None,
+    ) -> int | None:
         """Number of the background model, or None: nothing fits into ``room_ns``."""
 
     def finished(self, model: int) -> None:
@@ -616,14 +624,23 @@ class Dispatcher:
             return True
         if not self._background:
             return False
-        chosen = self._service.choose(self._needed, latest - now)
+        service = self._service
+        if service.yields:
+            chosen = service.choose(self._needed, latest - now, (self.windows, latest), self._then_ns)
+        else:
+            chosen = service.choose(self._needed, latest - now)
         if chosen is None:
             return False
         index, job = self._background[chosen]
-        alone = self._sporadic or chosen != self._service.turn  # else an event would wait for several segments
+        # Else an event would wait for several segments, or a span not be filled.
+        alone = self._sporadic or service.yields or chosen != service.turn
         self._launch(index, now, 0 if alone else latest)
         self._needed[chosen] = job.next_ns
         return True
+
+    def _then_ns(self, number: int) -> int | None:
+        """What the segment after a background model's next one needs, if that does not end its frame."""
+        return self._background[number][1].then_ns
 
     def _serve_event(self, now: int, latest: int) -> bool:
         """Launch the next segment of the first sporadic model that has an event, and whose segment fits."""

@@ -507,7 +507,7 @@ class Session:
         assignments = assign_units(
             timetable,
             self.jobs,
-            Rotation,
+            functools.partial(Rotation, yields=timetable.yields),
             order=order,
             stalls=lambda unit: (
                 steal_time_reader(core_of[unit] if device.capabilities.runs_on_host else device.host_core)
