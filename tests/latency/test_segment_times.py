@@ -8,12 +8,12 @@ import pytest
 from simulated import UNIT, fused, noisy_table, random_network, true_layers_ns, with_overhead
 
 from framefit import GraphBuilder, InputError, Model, resolve_target
-from framefit.core.latency_table import Correction, LatencyEntry, LatencyTable
+from framefit.core.latency_table import Correction, LatencyEntry, LatencyTable, MeasuredRun
 from framefit.devices.clock import VirtualClock
 from framefit.devices.npu.costs import layer_times
 from framefit.devices.npu.device import NpuDevice
 from framefit.latency.estimate import Estimator
-from framefit.latency.segments import SegmentPrices, SegmentTimes
+from framefit.latency.segments import SegmentPrices, SegmentTimes, launch_excess
 
 VPU = resolve_target("vpu")
 
@@ -111,3 +111,20 @@ def test_runs_have_to_cover_the_model(model: Model, table: LatencyTable, runs: l
     """Gaps and missing ends are refused."""
     with pytest.raises(InputError, match="runs"):
         segment_times(model, runs, Estimator(table, UNIT))
+
+
+def test_long_launches_are_disturbed_by_a_smaller_part() -> None:
+    """One of twenty launches, short or long, waits 4 ms for another program: 41 times as long, or 1.13 times."""
+    random = np.random.default_rng(0)
+    waits_ns = 4_000_000 * (random.random((2, 2000)) < 0.05)
+    short, long = (tuple(map(int, ns + waits)) for ns, waits in zip((100_000, 30_000_000), waits_ns, strict=True))
+    entry = LatencyEntry(
+        op="Conv", configuration={}, unit=UNIT, latency_ns=100_000, interval_ns=(99_000, 101_000), samples_ns=short
+    )
+    run = MeasuredRun(role="network", digest="", unit=UNIT, input_bytes=4, output_bytes=4, runs=5, samples_ns=long)
+    table = LatencyTable(target="cpu", fingerprint={}, entries=(entry,), runs=(run,))
+    assert launch_excess(table, UNIT, 0.99, 150_000) == pytest.approx(41)
+    assert launch_excess(table, UNIT, 0.99, 20_000_000) == pytest.approx(34 / 30)
+    layers_alone = msgspec.structs.replace(table, runs=())
+    assert launch_excess(layers_alone, UNIT, 0.99, 20_000_000) == pytest.approx(41)
+    assert launch_excess(msgspec.structs.replace(table, entries=(), runs=()), UNIT, 0.99, 1) is None

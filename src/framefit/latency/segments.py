@@ -19,6 +19,7 @@ __all__ = ["SegmentPrices", "launch_excess"]
 
 
 _LEAST_SAMPLES = 100  # of all launches together, for a p99
+_ALIKE = np.log(4)  # between the logarithms of durations
 _LEAST_COPY_BYTES = 4 << 10  # read and written; a smaller copy takes the time of a node, not of its bytes
 _COPY_NS_PER_BYTE = 0.2  # where only such copies were measured: read and written at 10 GB/s each
 _COPIES = ("ReorderInput", "ReorderOutput")  # ONNX Runtime's copies into and out of blocks of channels
@@ -178,26 +179,43 @@ def _copy_price(table: LatencyTable, unit: str, op: str) -> tuple[float, float]:
     return (float(np.mean([ns for ns, _ in entries])), _COPY_NS_PER_BYTE) if entries else (0.0, 0.0)
 
 
-def launch_excess(table: LatencyTable, unit: str, quantile: float) -> float | None:
-    """Variation of launches on the table's device: quantile over median of all entries' launches together.
+def launch_excess(table: LatencyTable, unit: str, quantile: float, duration_ns: float) -> float | None:
+    """Variation of launches on the table's device: quantile over median of launches that take about as long.
 
     Launches vary, not layers: an entry's samples are its launches less a constant overhead, which is added
-    again. Each launch counts relative to its entry's median; a p99 needs hundreds of samples, and only all entries
-    together have them. Drift of the machine's speed is not included: a campaign removes it from its samples.
+    again. Each launch counts relative to its run's median; a p99 needs hundreds of samples, so that all runs of similar
+    length count together. What disturbs a launch (an interrupt, another program's turn on the core) takes a time of its
+    own, and so a larger part of a short launch than of a long one: networks that were launched whole say more of
+    segments of milliseconds than their layers do. Drift of the machine's speed is not included: a campaign removes it
+    from its samples.
 
     Args:
         table: with entries of the unit.
         unit: the unit of the launches.
         quantile: 0 to 1.
+        duration_ns: of the launches that are asked for. Where too few of the table's launches are within a factor
+            of 4 of it, the nearest ones count.
 
     Returns:
         At least 1; ``None``: fewer than 100 samples.
     """
-    relative = []
-    for entry in table.entries:
-        if entry.unit == unit and len(entry.samples_ns) > 1:
-            launches = np.asarray(entry.samples_ns, np.float64) + entry.overhead_ns
-            relative.append(launches / max(float(np.median(launches)), 1.0))
+    launches = [
+        np.asarray(entry.samples_ns, np.float64) + entry.overhead_ns
+        for entry in table.entries
+        if entry.unit == unit and len(entry.samples_ns) > 1
+    ]
+    launches += [
+        np.asarray(run.samples_ns, np.float64)
+        for run in table.runs
+        if run.unit == unit and run.role == "network" and len(run.samples_ns) > 1
+    ]
+    medians = np.maximum([float(np.median(samples)) for samples in launches], 1.0)
+    apart = np.abs(np.log(medians / max(duration_ns, 1.0)))
+    relative: list[npt.NDArray[np.float64]] = []
+    for place in np.argsort(apart, kind="stable"):
+        if apart[place] > _ALIKE and sum(map(len, relative)) >= _LEAST_SAMPLES:
+            break
+        relative.append(launches[place] / medians[place])
     if sum(map(len, relative)) < _LEAST_SAMPLES:
         return None
     return max(float(np.quantile(np.concatenate(relative), quantile)), 1.0)

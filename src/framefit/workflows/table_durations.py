@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,7 +57,12 @@ def in_table(
     estimator = Estimator(
         table, unit, fallback=workload.table_fallback, analytical=analytical_model(device.target, unit)
     )
-    spread = device.quantile_ratio(quantile) if is_modelled(device) else launch_excess(table, unit, quantile)
+
+    def spread(duration_ns: int) -> float | None:
+        if is_modelled(device):
+            return device.quantile_ratio(quantile)
+        return launch_excess(table, unit, quantile, duration_ns)
+
     return TableDurations(estimator, device, durations, spread, quantile, notify, path)
 
 
@@ -97,7 +102,7 @@ class TableDurations:
     quantile has two margins above that, which are independent, so that their squares add up:
 
     - how launches vary: of a described device its variation, else the quantile over the median
-      of the table's own launches, all together (:func:`framefit.latency.segments.launch_excess`);
+      of the table's own launches that take about as long (:func:`framefit.latency.segments.launch_excess`);
     - how wrong the table may be: the model's interval (see :mod:`framefit.latency.estimate`),
       widened from its 90 % to the quantile as a normal distribution's. A segment is taken to be
       wrong by its model's ratio.
@@ -112,7 +117,7 @@ class TableDurations:
         estimator: of the table and unit.
         device: that the table was measured on; asked what it fuses, where the table does not say.
         durations: that the unit has without the table: beside a run, and of the host.
-        spread: quantile over median of launches; ``None``: too few samples say it.
+        spread: quantile over median of launches that take so many ns; ``None``: too few samples say it.
         quantile: that is planned with, 0.5 to 1.
         notify: receives what is being done.
         where: the table's file, for messages.
@@ -125,7 +130,7 @@ class TableDurations:
         estimator: Estimator,
         device: Device,
         durations: Durations,
-        spread: float | None,
+        spread: Callable[[int], float | None],
         quantile: float,
         notify: Notify,
         where: str,
@@ -135,12 +140,11 @@ class TableDurations:
         self._estimator, self._device, self._durations, self._notify = estimator, device, durations, notify
         self._known: dict[str, _LookedUp] = {}
         self._widened = normal_quantile(quantile) / Z90
-        if spread is None:
-            self.warnings.append(
-                f"{where}: the table holds too few samples to say how launches vary: durations are planned as its "
-                "medians and their error; measure it again"
-            )
-        self._spread = spread or 1.0
+        self._spread = spread
+        self._few_samples = (
+            f"{where}: the table holds too few samples to say how launches vary: durations are planned as its "
+            "medians and their error; measure it again"
+        )
 
     def grouped(self, task: SegmentedModel) -> SegmentedModel:
         """With what the table has as one layer as one."""
@@ -201,7 +205,10 @@ class TableDurations:
                 self.warnings += [text] if text not in self.warnings else []
         whole_ns = estimate.measured_in_turn_ns or estimate.total_ns  # models of a workload run in turn
         error_ns = (estimate.interval_ns[1] - estimate.total_ns) * self._widened
-        excess = 1 + math.hypot(self._spread - 1, error_ns / max(estimate.total_ns, 1))
+        spread = self._spread(whole_ns)
+        if spread is None and self._few_samples not in self.warnings:
+            self.warnings.append(self._few_samples)
+        excess = 1 + math.hypot((spread or 1.0) - 1, error_ns / max(estimate.total_ns, 1))
         prices = SegmentPrices(task.model, self._estimator, [layer.latency_ns for layer in estimate.layers])
         scale = whole_ns / max(prices.duration_ns(0, len(estimate.layers) - 1), 1.0)
         return _LookedUp(prices, whole_ns, scale, excess)
