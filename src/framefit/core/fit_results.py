@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -19,11 +20,13 @@ __all__ = [
     "FitSettings",
     "FitStep",
     "FittedModel",
+    "FrontPlan",
     "ProposedStep",
     "ServedModel",
     "Standing",
     "StepCost",
     "StepOutcome",
+    "front_of",
 ]
 
 
@@ -259,6 +262,51 @@ class FittedModel(Record, kw_only=True):
     test: FinalAccuracy | None = None
 
 
+class FrontPlan(Record, kw_only=True):
+    """One way to make the workload fit, as planning again prices it.
+
+    Attributes:
+        steps: that lead to it, as parts of sentences.
+        frames_lost_ratio: part of the frames that the user's workload asks for that models do not get.
+        accuracy_lost: of the model that loses most, 0 to 1, on the data that decide.
+        load_ratio: as of a standing.
+        served_hz: model -> frames a second that it gets.
+        chosen: whether the fit ended with it.
+    """
+
+    steps: tuple[str, ...]
+    frames_lost_ratio: float
+    accuracy_lost: float
+    load_ratio: float
+    served_hz: dict[str, float]
+    chosen: bool = False
+
+    def is_beaten_by(self, other: FrontPlan) -> bool:
+        """Whether another plan is better in one respect, and worse in none."""
+        mine, others = ((plan.frames_lost_ratio, plan.accuracy_lost, plan.load_ratio) for plan in (self, other))
+        return others != mine and all(theirs <= own for theirs, own in zip(others, mine, strict=True))
+
+
+def front_of(plans: Sequence[FrontPlan], most: int) -> tuple[FrontPlan, ...]:
+    """Plans none of which is better than another in all respects, those that lose the fewest frames first.
+
+    Args:
+        plans: to choose from; of those that are alike the last one, and the chosen one in any case.
+        most: of them; where there are more, those remain whose frames lost are farthest apart.
+    """
+    alike = {(round(p.frames_lost_ratio, 4), round(p.accuracy_lost, 4), round(p.load_ratio, 4)): p for p in plans}
+    kept = [p for p in alike.values() if p.chosen or not any(p.is_beaten_by(other) for other in alike.values())]
+    kept.sort(key=lambda plan: (plan.frames_lost_ratio, plan.accuracy_lost, plan.load_ratio))
+    while len(kept) > most:
+        gaps = [
+            (after.frames_lost_ratio - before.frames_lost_ratio, place + 1)
+            for place, (before, after) in enumerate(zip(kept, kept[2:], strict=False))
+            if not kept[place + 1].chosen
+        ]
+        kept.pop(min(gaps)[1])
+    return tuple(kept)
+
+
 class FitResult(Record, kw_only=True):
     """``framefit fit --json``, ``fit.json``.
 
@@ -274,6 +322,7 @@ class FitResult(Record, kw_only=True):
         proposals: remaining ones, the next one first.
         models: those that were changed.
         table: latency table with measured times of layers, relative to the folder; ``None``: none was written.
+        front: ways to make it fit, none better than another in frames lost, accuracy lost and load.
         notes: remarks, as sentences.
         seconds: wall clock, including interrupted calls.
     """
@@ -293,5 +342,6 @@ class FitResult(Record, kw_only=True):
     models: tuple[FittedModel, ...] = ()
     table: str | None = None
     interrupted: bool = False
+    front: tuple[FrontPlan, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0

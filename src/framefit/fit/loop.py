@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,22 +18,25 @@ from framefit.core.fit_results import (
     FitSettings,
     FitStep,
     FittedModel,
+    FrontPlan,
     ProposedStep,
     Standing,
     StepCost,
     StepOutcome,
+    front_of,
 )
 from framefit.core.run_record import Metrics
 from framefit.core.settings import Notify, part_of, silent, verb
 from framefit.core.target import BUILTIN_TARGETS, target_file
-from framefit.core.verdict import share_ratio
+from framefit.core.verdict import SERVED, share_ratio
 from framefit.core.workload import Workload, load_workload
 from framefit.errors import FramefitError, InputError
 from framefit.fit.accuracy import Labelled, sized
 from framefit.fit.folder import FitFolder, located
+from framefit.fit.free import free_steps
 from framefit.fit.settings import FitOptions
 from framefit.fit.situation import Situation, is_better
-from framefit.fit.step import COSTS, Change, Offer, StepContext, entry_of, ranked, with_entry
+from framefit.fit.step import COSTS, Change, FreeStep, Offer, StepContext, entry_of, ranked, with_entry
 from framefit.fit.steps import known_steps
 from framefit.planning.plan import Plan
 from framefit.training.campaign import Ledger
@@ -115,6 +119,8 @@ def _misses_text(metrics: Metrics) -> str:
 
 _MOST_MARGIN = 2.0  # beyond it the machine is not what was planned for
 _ROUNDING = 1e-9
+_MOST_FRONT = 5
+_MOST_BACKS = 3  # times that a step is taken half as far after a failed final test
 
 
 class FitLoop:
@@ -148,6 +154,10 @@ class FitLoop:
         self._steps: list[FitStep] = []
         self._tried: set[str] = set()
         self._nothing_free: Situation | None = None
+        self._path: deque[Offer] = deque()
+        self._plans: list[FrontPlan] = []
+        self._lost: list[str] = []
+        self._backs = 0
         self._verified: Literal["simulated", "run"] | None = None
         self._before: Standing | None = None
         self._notes: list[str] = []
@@ -155,6 +165,7 @@ class FitLoop:
         if begun is not None:
             earlier, workload = begun
             self._steps, self._before, margin = list(earlier.steps), earlier.before, earlier.margin_ratio
+            self._plans = [plan for plan in earlier.front if not plan.chosen]
             self._context.versions = {model.name: model for model in earlier.models}
             alike = msgspec.structs.replace(earlier.settings, max_seconds=settings.max_seconds) == settings
             for step in earlier.steps:
@@ -166,15 +177,21 @@ class FitLoop:
 
     def run(self, *, apply: bool) -> tuple[FitResult, Plan]:
         """The fit; what was done so far, where the user interrupts it."""
-        interrupted = fits = False
+        interrupted = fits = accurate = False
         offers: Sequence[Offer] = ()
         try:
             if apply:
                 self._written(self._so_far())  # a folder that can be gone on with, whatever ends the first step
                 self._fit()
-            fits = self._situation.standing.fits and (not apply or (self._verified is not None and self._accurate()))
+                accurate = self._accurate()
+                while self._verified is not None and not accurate and self._step_back():
+                    self._fit()
+                    accurate = self._accurate()
+            fits = self._situation.standing.fits and (not apply or (self._verified is not None and accurate))
             if not self._situation.standing.fits:
                 offers = self._offers(*COSTS)
+                if not apply:
+                    self._price(None)
         except KeyboardInterrupt:
             interrupted = True
         result = self._record(fits=fits, applied=apply, offers=offers, interrupted=interrupted)
@@ -192,6 +209,7 @@ class FitLoop:
                 return
             lacking: list[Offer] = []
             offer = self._next(lacking)
+            self._price(offer)
             if offer is None:
                 return
             self._take(offer)
@@ -203,16 +221,41 @@ class FitLoop:
         Args:
             lacking: gets the steps that would be as cheap or cheaper, and need something.
         """
+        if self._path:
+            return self._path.popleft()
         for cost in COSTS:
-            if cost == "none" and self._nothing_free is self._situation:
-                continue  # asked before, and nothing has changed since
             offers = self._offers(cost)
-            if cost == "none" and not offers:
-                self._nothing_free = self._situation
+            if cost == "none" and offers:
+                self._path.extend(offers[1:])
+                return offers[0]
             lacking += [offer for offer in offers if offer.step.needs is not None]
             if offers and offers[0].step.needs is None:  # those that need something come last
                 return offers[0]
         return None
+
+    def _price(self, following: Offer | None) -> None:
+        """Note what fewer frames would do here, unless this belongs to what comes next: planned, and not taken."""
+        if self._path or (following is not None and following.part):
+            return
+        for kind in self._kinds:
+            for offer in kind.alternatives(self._situation):
+                standing = self._situation.what_if(workload=offer.take(Path()).workload, notify=self.notify)
+                self._plans.append(self._front_plan(standing, offer.step.what))
+
+    def _front_plan(self, standing: Standing, *more: str, chosen: bool = False) -> FrontPlan:
+        """A plan that fits, beside the others."""
+        assert self._before is not None
+        models = standing.models_by(self._before)
+        asked_hz = sum(model.asked_hz for model in models)
+        lost_hz = sum(max(model.asked_hz - model.served_hz, 0.0) for model in models if model.share_ratio < SERVED)
+        return FrontPlan(
+            steps=(*(step.what for step in self._steps if step.outcome == "kept"), *more),
+            frames_lost_ratio=lost_hz / asked_hz if asked_hz else 0.0,
+            accuracy_lost=max([0.0, *(version.drop for version in self._context.versions.values())]),
+            load_ratio=standing.load_ratio,
+            served_hz={model.name: model.served_hz for model in models},
+            chosen=chosen,
+        )
 
     def _note(self, lacking: Sequence[Offer]) -> None:
         """Where frames were given up: what might have been done instead."""
@@ -225,7 +268,19 @@ class FitLoop:
         """What may be done next at these costs and was not, the cheapest first."""
         kinds = [kind for cost in costs for kind in self._kinds if kind.cost == cost]
         offers = [offer for kind in kinds for offer in kind.propose(self._situation)]
-        return [offer for offer in ranked(offers) if offer.step.key not in self._tried]
+        offers = [offer for offer in ranked(offers) if offer.step.key not in self._tried]
+        return [*(self._free() if "none" in costs else ()), *offers]
+
+    def _free(self) -> list[Offer]:
+        """Steps without cost that belong together, in order; looked for once in a situation."""
+        if self._nothing_free is self._situation:
+            return []
+        kinds = [kind for kind in self._kinds if isinstance(kind, FreeStep)]
+        offers = free_steps(self._situation, kinds, self._context)
+        if not offers or any(offer.step.key in self._tried for offer in offers):
+            self._nothing_free = self._situation
+            return []
+        return offers
 
     def _take(self, offer: Offer) -> None:
         """Make a change, plan again, and keep it where that is better and accurate enough."""
@@ -241,7 +296,7 @@ class FitLoop:
             outcome, detail = self._inaccurate(change)
             if outcome == "kept":
                 after = Situation.of(self._app, change.workload, before.margin_ratio, self.notify)
-                if not is_better(before.standing, after.standing):
+                if not offer.part and not is_better(before.standing, after.standing):
                     outcome, detail = "no gain", "planned again, it is no better"
         except FramefitError as error:
             outcome, detail = "failed", error.what + (f" ({error.remedy})" if error.remedy else "")
@@ -274,30 +329,36 @@ class FitLoop:
     def _restore(self) -> None:
         """Models that were changed, and need not have been: what came later is enough without."""
         for name in list(self._context.versions):
-            before, started = self._situation, time.monotonic()
-            original = entry_of(self._original, name)
-            entry = msgspec.structs.replace(
-                entry_of(before.workload, name), path=original.path, constants=original.constants
+            if self._situation.what_if(workload=self._with_own_weights(name), notify=self.notify).fits:
+                self._own_weights(name, "it fits without")
+
+    def _with_own_weights(self, name: str) -> Workload:
+        """The present workload with the user's own version of a model."""
+        original, entry = entry_of(self._original, name), entry_of(self._situation.workload, name)
+        return with_entry(
+            self._situation.workload,
+            msgspec.structs.replace(entry, path=original.path, constants=original.constants),
+        )
+
+    def _own_weights(self, name: str, detail: str) -> None:
+        """Give a model its own weights back, as a step."""
+        before, started = self._situation, time.monotonic()
+        self._situation = Situation.of(self._app, self._with_own_weights(name), before.margin_ratio, self.notify)
+        del self._context.versions[name]
+        self._append(
+            FitStep(
+                number=len(self._steps) + 1,
+                key=f"restore: {name} {len(self._steps) + 1}",
+                name="restore",
+                model=name,
+                what=f"give {name!r} its own weights back",
+                load_ratio=(before.standing.load_ratio, self._situation.standing.load_ratio),
+                share_ratio=(before.standing.least_share_ratio, self._situation.standing.least_share_ratio),
+                outcome="kept",
+                detail=detail,
+                seconds=time.monotonic() - started,
             )
-            workload = with_entry(before.workload, entry)
-            if not before.what_if(workload=workload, notify=self.notify).fits:
-                continue
-            self._situation = Situation.of(self._app, workload, before.margin_ratio, self.notify)
-            del self._context.versions[name]
-            self._append(
-                FitStep(
-                    number=len(self._steps) + 1,
-                    key=f"restore: {name} {len(self._steps) + 1}",
-                    name="restore",
-                    model=name,
-                    what=f"give {name!r} its own weights back",
-                    load_ratio=(before.standing.load_ratio, self._situation.standing.load_ratio),
-                    share_ratio=(before.standing.least_share_ratio, self._situation.standing.least_share_ratio),
-                    outcome="kept",
-                    detail="it fits without",
-                    seconds=time.monotonic() - started,
-                )
-            )
+        )
 
     def _prove(self) -> bool:
         """Simulate or run the plan; where it does not hold, plan with a greater margin.
@@ -387,17 +448,47 @@ class FitLoop:
         if step.cycles_ratio is not None and step.outcome == "too inaccurate" and step.model is not None:
             self._context.rejected.setdefault(step.model, []).append(step.cycles_ratio)
 
+    def _step_back(self) -> bool:
+        """Take back what lost too much in the final test, so that it is tried half as far.
+
+        What is tried then is judged by the data that decide, which the final test does not use.
+
+        Returns:
+            Whether to go on.
+        """
+        lost = [version for version in self._context.versions.values() if not self._kept(version)]
+        if self._backs >= _MOST_BACKS or self._seconds_left() <= 0 or not lost:
+            return False
+        self._backs += 1
+        for version in lost:
+            if version.cycles_ratio < 1:
+                self._context.rejected.setdefault(version.name, []).append(version.cycles_ratio)
+            elif version.int8 != "no":
+                self._context.inexact.setdefault(version.name, set()).add(version.int8)
+                self._tried.discard(f"int8: {version.name}")
+            assert version.test is not None
+            self._own_weights(version.name, f"{100 * version.test.drop:.2f} points lost in the final test")
+        self._verified = None
+        return True
+
+    def _kept(self, version: FittedModel) -> bool:
+        """Whether a model lost no more than it may in its final test."""
+        return version.test is None or version.test.drop <= self.settings.max_drop + _ROUNDING
+
     def _accurate(self) -> bool:
         """The models that were changed, on test data: whether each is within what may be lost."""
+        if self._verified is None:
+            return False
         within = True
+        self._lost = []
         for name, fitted in self._context.versions.items():
             self.notify(f"final accuracy of {name}")
             test = self.labelled.final(fitted, Path(fitted.path))
             self._context.versions[name] = msgspec.structs.replace(fitted, test=test)
-            if test.drop > self.settings.max_drop + _ROUNDING:
+            if not self._kept(self._context.versions[name]):
                 within = False
                 low, high = test.interval
-                self._notes.append(
+                self._lost.append(
                     f"{name!r} lost {100 * test.drop:.2f} points on its {test.images:,} test images, "
                     f"{100 * self.settings.max_drop:g} are allowed (90 %: {100 * low:.1f} to {100 * high:.1f} % right)"
                 )
@@ -410,7 +501,9 @@ class FitLoop:
     def _record(self, *, fits: bool, applied: bool, offers: Sequence[Offer], interrupted: bool) -> FitResult:
         assert self._before is not None
         table = self.folder is not None and self.folder.table.is_file()
-        verdict = self._situation.standing.by(self._before)
+        standing = self._situation.standing
+        verdict = standing.by(self._before)
+        plans = [*self._plans, self._front_plan(standing, chosen=True)] if standing.fits else self._plans
         return FitResult(
             verdict=verdict if fits or not applied else "does not fit",
             settings=self.settings,
@@ -426,7 +519,8 @@ class FitLoop:
             models=tuple(self._context.versions.values()),
             table=self.folder.table.name if table and self.folder is not None else None,
             interrupted=interrupted,
-            notes=(*self._notes, *self._situation.planned.timetable.reasons),
+            front=front_of(plans, _MOST_FRONT),
+            notes=(*self._notes, *self._lost, *self._situation.planned.timetable.reasons),
             seconds=self._ledger.seconds,
         )
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from framefit.core.fit_results import ServedModel, Standing
 from framefit.core.model import Model, epilogue_groups
@@ -12,6 +15,7 @@ from framefit.core.settings import Notify
 from framefit.core.verdict import SERVED, gets, verdict_of
 from framefit.core.workload import Workload
 from framefit.devices.device import ModelledDevice
+from framefit.devices.registry import open_device
 from framefit.execution.unit_support import usable_units
 from framefit.planning.plan import Plan
 from framefit.planning.planner import PlanRequest
@@ -79,16 +83,47 @@ class Situation:
             workload: with absolute paths; default: the present one.
             notify: receives what is being done.
         """
+        key = msgspec.json.encode((workload or self.workload, ratios))
+        if key not in self._standings:
+            self._standings[key] = self._planned_again(ratios or {}, workload or self.workload, notify)
+        return self._standings[key]
+
+    @functools.cached_property
+    def _standings(self) -> dict[bytes, Standing]:
+        """What planning again has said, by what was planned."""
+        return {}
+
+    def _planned_again(self, ratios: Mapping[str, float], workload: Workload, notify: Notify) -> Standing:
         request = PlanRequest(
             self.planned.app,
-            workload or self.workload,
+            workload,
             in_real_time=self.planned.in_real_time,
             priority_ratio=self.margin_ratio,
             background_ratio=self.margin_ratio,
-            ratios=ratios or {},
+            ratios=ratios,
             explained=False,
         )
-        return standing_of(again(self.planned, request, notify))
+        return standing_of(again(self._priced, request, notify))
+
+    @functools.cached_property
+    def _priced(self) -> Plan:
+        """The plan on a device that computes nothing, where durations are known without: no segment is compiled."""
+        if not self.described:
+            return self.planned
+        workload = self.workload
+        device = open_device(workload.target, folder=self.planned.app.parent, settings=workload.machine)
+        return replace(self.planned, device=device)
+
+
+def losers(before: Standing, after: Standing) -> str:
+    """Which models get fewer frames than before, and for which ones that gain, as a sentence; empty: none does."""
+    given = {model.name: model.served_hz for model in before.models}
+    fewer = [model for model in after.models if model.served_hz < SERVED * given[model.name]]
+    more = [model.name for model in after.models if model.served_hz * SERVED > given[model.name]]
+    if not (fewer and more and after.feasible):
+        return ""
+    losses = [f"{model.name!r} gets {model.served_hz:.4g} Hz, {given[model.name]:.4g} before" for model in fewer]
+    return f"{' and '.join(losses)}: that is for {' and '.join(map(repr, more))}"
 
 
 def is_better(before: Standing, after: Standing) -> bool:

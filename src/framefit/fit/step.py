@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -16,7 +16,7 @@ from framefit.core.settings import Notify
 from framefit.core.workload import ModelEntry, Workload
 from framefit.devices.ort import quantised, weight_nodes
 from framefit.fit.accuracy import Labelled
-from framefit.fit.situation import Situation
+from framefit.fit.situation import Situation, losers
 
 COSTS: tuple[StepCost, ...] = ("none", "accuracy", "rate")
 """What steps cost, the cheapest first."""
@@ -40,6 +40,21 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Way:
+    """A workload of the same models, changed in one respect that costs nothing.
+
+    Attributes:
+        what: the change, as a part of a sentence.
+        workload: with it.
+        anew: it is planned on other units: the device has to be opened again.
+    """
+
+    what: str
+    workload: Workload
+    anew: bool = False
+
+
+@dataclass(frozen=True)
 class Offer:
     """A step that may be taken.
 
@@ -47,11 +62,13 @@ class Offer:
         step: what it is.
         take: makes the change; its files go to the folder that it is handed.
         rank: of its kind, see :func:`step`.
+        part: it is kept whatever it gains: further steps belong to it.
     """
 
     step: ProposedStep
     take: Callable[[Path], Change]
     rank: int = 0
+    part: bool = False
 
 
 class Step(abc.ABC):
@@ -67,6 +84,10 @@ class Step(abc.ABC):
     @abc.abstractmethod
     def propose(self, situation: Situation) -> Sequence[Offer]:
         """Steps that may help, by cheap means: nothing is trained, and nothing is kept."""
+
+    def alternatives(self, _: Situation) -> Sequence[Offer]:
+        """Ways to make everything fit by this kind of step alone, whatever they cost: to compare, not to be taken."""
+        return []
 
     def offer(
         self,
@@ -103,12 +124,33 @@ class Step(abc.ABC):
         )
         return Offer(step, take, self.rank)
 
-    def replanned(self, what: str, workload: Workload, standing: Standing, situation: Situation) -> Offer:
+    def replanned(
+        self, what: str, workload: Workload, standing: Standing, situation: Situation, *, part: bool = False
+    ) -> Offer:
         """A step that is a workload of the same models, and was planned already."""
-        detail = "" if standing.fits else f"least-served {situation.standing.least_share_ratio:.0%} -> "
-        detail += "" if standing.fits else f"{standing.least_share_ratio:.0%}"
+        least = "" if standing.fits else f"least-served {situation.standing.least_share_ratio:.0%} -> "
+        least += "" if standing.fits else f"{standing.least_share_ratio:.0%}"
+        detail = "; ".join(text for text in (least, losers(situation.standing, standing)) if text)
         change = Change(workload, detail=detail)
-        return self.offer(what, lambda _: change, predicted_load_ratio=standing.load_ratio, enough=standing.fits)
+        offer = self.offer(what, lambda _: change, predicted_load_ratio=standing.load_ratio, enough=standing.fits)
+        return replace(offer, part=part)
+
+
+class FreeStep(Step):
+    """A kind of step that costs nothing: changes of a workload, which :mod:`framefit.fit.free` combines."""
+
+    @abc.abstractmethod
+    def ways(self, situation: Situation, workload: Workload) -> Iterator[Way]:
+        """Changes of a workload.
+
+        Args:
+            situation: a plan on the same units, for roles and durations.
+            workload: to change, which need not be the planned one.
+        """
+
+    def propose(self, _: Situation) -> Sequence[Offer]:
+        """Nothing alone."""
+        return []
 
 
 STEPS: dict[str, type[Step]] = {}
@@ -165,6 +207,7 @@ class StepContext:
         folder: of all steps' files.
         versions: model -> what became of it so far; those that were changed.
         rejected: model -> parts of the original's cycles at which sparsity was tried and cost too much accuracy.
+        inexact: model -> kinds of int8 that lost too much in its final test.
     """
 
     app: Path
@@ -175,6 +218,7 @@ class StepContext:
     folder: Path
     versions: dict[str, FittedModel] = field(default_factory=dict)
     rejected: dict[str, list[float]] = field(default_factory=dict)
+    inexact: dict[str, set[str]] = field(default_factory=dict)
     _needs: tuple[Situation, dict[str, float | None]] | None = field(default=None, repr=False)
 
     def version(self, entry: ModelEntry) -> FittedModel:
@@ -189,6 +233,10 @@ class StepContext:
             for entry in situation.workload.models
             if entry.frames == 1 and situation.share_of_load(entry.name) >= _LEAST_LOAD
         ]
+
+    def load_if(self, situation: Situation, name: str, ratio: float) -> float:
+        """The load if launches of a model took so many times as long, planned again: it may be cut otherwise then."""
+        return situation.what_if({name: ratio}, notify=self.notify).load_ratio
 
     def cost_that_fits(self, situation: Situation, name: str) -> float | None:
         """The greatest part of what a model takes now at which everything fits, 0 to 1; ``None``: there is none."""

@@ -7,54 +7,45 @@ from typing import Literal
 
 import msgspec
 
-from framefit.core.fit_results import Standing
-from framefit.core.settings import Notify
 from framefit.core.workload import Workload
 from framefit.devices.host import realtime_priority_permitted
-from framefit.errors import FramefitError
-from framefit.fit.situation import Situation, is_better
-from framefit.fit.step import Offer, Step, step, with_entries
+from framefit.fit.situation import Situation
+from framefit.fit.step import FreeStep, Way, step, with_entries
 
 _MODES: tuple[Literal["fill", "fewest", "equal"], ...] = ("fill", "fewest", "equal")
 
 
 @step("cuts", cost="none", rank=0)
-class Cuts(Step):
+class Cuts(FreeStep):
     """Other segments: another mode of segmentation, models that would fit whole cut all the same, interruption."""
 
-    def propose(self, situation: Situation) -> list[Offer]:
-        """Each way that planning again shows to be better."""
-        return [
-            self.replanned(what, workload, standing, situation)
-            for what, workload in self._ways(situation)
-            for standing in _tried(situation, workload, self.context.notify)
-        ]
-
-    @staticmethod
-    def _ways(situation: Situation) -> Iterator[tuple[str, Workload]]:
-        workload, timetable = situation.workload, situation.planned.timetable
-        schedule = workload.schedule
-        units = situation.planned.device.target.units
-        if schedule.preemption == "never" and all(unit.preemptive for unit in units) and realtime_priority_permitted():
-            interrupted = msgspec.structs.replace(schedule, preemption="auto")
-            what = "let the operating system interrupt background models"
-            yield what, msgspec.structs.replace(workload, schedule=interrupted)
-        if timetable.preemptive or not any(model.role == "background" for model in timetable.models):
+    def ways(self, situation: Situation, workload: Workload) -> Iterator[Way]:
+        """Each on its own: on units that can be interrupted, interrupted or cut, and on all of them other cuts."""
+        timetable, schedule = situation.planned.timetable, workload.schedule
+        background = [model for model in timetable.models if model.role == "background"]
+        if not background:
             return
+        if all(unit.preemptive for unit in situation.planned.device.target.units) and realtime_priority_permitted():
+            other: Literal["auto", "never"] = "never" if schedule.preemption == "auto" else "auto"
+            what = {
+                "auto": "let the operating system interrupt background models",
+                "never": "cut background models instead of interrupting them",
+            }[other]
+            yield Way(
+                what, msgspec.structs.replace(workload, schedule=msgspec.structs.replace(schedule, preemption=other))
+            )
         for mode in _MODES:
             if mode != schedule.segmentation:
                 cut = msgspec.structs.replace(schedule, segmentation=mode)
-                yield f"cut by the mode {mode!r}", msgspec.structs.replace(workload, schedule=cut)
-        whole = [m.name for m in timetable.models if m.role == "background" and len(m.segments) == 1]
-        if whole:
-            changed = with_entries(workload, whole, lambda entry: msgspec.structs.replace(entry, always_split=True))
-            yield f"cut {' and '.join(map(repr, whole))}, too", changed
-
-
-def _tried(situation: Situation, workload: Workload, notify: Notify) -> list[Standing]:
-    """What planning again says of a workload, where that is better."""
-    try:
-        standing = situation.what_if(workload=workload, notify=notify)
-    except FramefitError:
-        return []
-    return [standing] if is_better(situation.standing, standing) else []
+                yield Way(f"cut by the mode {mode!r}", msgspec.structs.replace(workload, schedule=cut))
+        entries = {entry.name: entry for entry in workload.models}
+        whole = [m.name for m in background if len(m.segments) == 1 and not entries[m.name].always_split]
+        for names in [whole, *([name] for name in whole if len(whole) > 1)]:
+            if names:
+                cut_models = with_entries(
+                    workload, names, lambda entry: msgspec.structs.replace(entry, always_split=True)
+                )
+                yield Way(f"cut {' and '.join(map(repr, names))}, too", cut_models)
+        if schedule.priority_position != "start":
+            first = msgspec.structs.replace(schedule, priority_position="start")
+            yield Way("reserve the begin of each window", msgspec.structs.replace(workload, schedule=first))

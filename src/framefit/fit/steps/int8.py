@@ -39,7 +39,7 @@ class Int8(Step):
         offers = []
         for entry in self.context.candidates(situation):
             version = self.context.version(entry)
-            if version.int8 != "no" or version.trees:
+            if version.int8 != "no" or version.trees or len(self.context.inexact.get(entry.name, ())) == len(_KINDS):
                 continue
             if entry.path not in self._ratios:
                 self._ratios[entry.path] = self._ratio(situation, entry)
@@ -52,7 +52,7 @@ class Int8(Step):
                 functools.partial(self._take, situation, entry),
                 key=entry.name,
                 model=entry.name,
-                predicted_load_ratio=situation.if_model_took(entry.name, ratio),
+                predicted_load_ratio=self.context.load_if(situation, entry.name, ratio),
                 enough=cost_ratio is not None and ratio <= cost_ratio,
             )
             offers.append(offer)
@@ -65,6 +65,8 @@ class Int8(Step):
         whole = context.labelled.top1(entry.name, model)
         versions: list[tuple[FittedModel, float]] = []
         for kind in _KINDS:
+            if kind in context.inexact.get(entry.name, ()):
+                continue
             context.notify(f"quantising {entry.name}" + (", its ends in floating point" if kind == "ends" else ""))
             path = context.in_int8(entry, model, folder, ends=kind == "ends")
             top1 = context.labelled.top1(entry.name, opened(entry, path))

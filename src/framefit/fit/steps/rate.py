@@ -17,7 +17,7 @@ from framefit.fit.step import Offer, Step, step, with_entries
 
 _PARTS = (240, 120, 60, 24, 12)  # of its frames that a model may take, in whole ones: the finest that can be planned
 _LEAST, _SCALES = 100, 1000  # rates of everything: thousandths of the present ones, from a tenth on
-_SIMPLER = 0.99  # of a rate: what a simpler pattern keeps
+_SIMPLER = SERVED  # of a rate: what a simpler pattern keeps
 
 _Shares = dict[str, Fraction]
 
@@ -32,6 +32,13 @@ class Rate(Step):
         way = way or self._slower(situation)
         return [] if way is None else [self.replanned(*way, situation)]
 
+    def alternatives(self, situation: Situation) -> list[Offer]:
+        """Ways to give fewer frames, the one that gives the most first; the others ask for less of the units."""
+        ways = [self._rarer(situation)] if situation.standing.feasible else []
+        if situation.described or not any(ways):  # other windows need other segments, which would have to be measured
+            ways.append(self._slower(situation))
+        return [self.replanned(*way, situation) for way in ways if way is not None]
+
     def _rarer(self, situation: Situation) -> tuple[str, Workload, Standing] | None:
         """Models that get a part of their frames take that part from the start, evenly spread, or more where it fits.
 
@@ -45,7 +52,7 @@ class Rate(Step):
             if shares is None or planned is None:
                 continue
             frames = " and ".join(f"{_fraction(share)} frames to {name!r}" for name, share in shares.items())
-            return f"give {frames}{_losers(situation.standing, planned[1])}", *planned
+            return f"give {frames}", *planned
         return None
 
     def _shares(self, situation: Situation, short: Sequence[ServedModel], parts: int) -> _Shares | None:
@@ -122,17 +129,6 @@ def _simpler(share: Fraction, least: Fraction) -> list[Fraction]:
 
 def _fraction(share: Fraction) -> str:
     return f"{share.numerator} of {share.denominator}"
-
-
-def _losers(before: Standing, after: Standing) -> str:
-    """Models that get fewer frames than the plan before gave them, as another one gains."""
-    given = {model.name: model.served_hz for model in before.models}
-    fewer = [model for model in after.models if model.served_hz < SERVED * given[model.name]]
-    more = [model.name for model in after.models if model.served_hz * SERVED > given[model.name]]
-    if not fewer:
-        return ""
-    losses = " and ".join(f"{model.name!r} got {given[model.name]:.4g} Hz before" for model in fewer)
-    return f" ({losses}; it is for {' and '.join(map(repr, more))})"
 
 
 def _slowed(workload: Workload, ratio: float) -> Workload:

@@ -62,7 +62,7 @@ class Sparsify(Step):
                 functools.partial(self._take, situation, entry.name, cycles),
                 key=f"{entry.name} {cycles:g}",
                 model=entry.name,
-                predicted_load_ratio=situation.if_model_took(entry.name, ratio),
+                predicted_load_ratio=self.context.load_if(situation, entry.name, ratio),
                 enough=cost_ratio is not None and cycles <= cycles_ratio,
                 cycles_ratio=cycles,
             )

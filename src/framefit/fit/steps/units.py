@@ -8,34 +8,20 @@ import msgspec
 
 from framefit.core.workload import Workload
 from framefit.devices.host import available_cores
-from framefit.errors import FramefitError
-from framefit.fit.situation import Situation, is_better
-from framefit.fit.step import Offer, Step, step, with_entries
+from framefit.fit.situation import Situation
+from framefit.fit.step import FreeStep, Way, step, with_entries
 
 
-@step("units", cost="none", rank=1)
-class Units(Step):
+@step("units", cost="none", rank=2)
+class Units(FreeStep):
     """Units that models were kept from; on this machine further cores where the workload names none."""
 
-    def propose(self, situation: Situation) -> list[Offer]:
-        """Each that planning anew shows to be better: the device is opened again."""
-        offers = []
-        for what, workload in self._ways(situation):
-            try:
-                after = Situation.of(self.context.app, workload, situation.margin_ratio, self.context.notify)
-            except FramefitError:
-                continue  # a model does not run there: no step
-            if is_better(situation.standing, after.standing):
-                offers.append(self.replanned(what, workload, after.standing, situation))
-        return offers
-
-    @staticmethod
-    def _ways(situation: Situation) -> Iterator[tuple[str, Workload]]:
-        workload = situation.workload
+    def ways(self, situation: Situation, workload: Workload) -> Iterator[Way]:
+        """Each: the device is opened again."""
         kept = [entry.name for entry in workload.models if entry.units is not None]
         if kept:
             freed = with_entries(workload, kept, lambda entry: msgspec.structs.replace(entry, units=None))
-            yield f"let {' and '.join(map(repr, kept))} use all units", freed
+            yield Way(f"let {' and '.join(map(repr, kept))} use all units", freed, anew=True)
         cores = available_cores()
         if (
             not situation.described
@@ -44,4 +30,5 @@ class Units(Step):
             and len(cores) > 1
             and not workload.units
         ):
-            yield f"use cores {', '.join(map(str, cores))}", msgspec.structs.replace(workload, cores=cores)
+            what = f"use cores {', '.join(map(str, cores))}"
+            yield Way(what, msgspec.structs.replace(workload, cores=cores), anew=True)
