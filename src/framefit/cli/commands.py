@@ -230,7 +230,7 @@ def fit(given: dict[str, Any], screen: Screen) -> int:
     from framefit.report.terminal import view
 
     with Progress() as progress:
-        fitted = fit(**given, notify=progress)
+        fitted = fit(**given, notify=progress, on_step=progress.step)
     show_json(fitted.result) if screen.json else show(view(fitted.result, folder=fitted.folder))
     return 130 if fitted.result.interrupted else 0 if fitted.result.fits else 1
 

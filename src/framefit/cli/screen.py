@@ -21,7 +21,7 @@ _REFRESH_S = 0.25
 
 
 class Progress:
-    """A status line, on a terminal only.
+    """A status line, on a terminal only; steps of minutes are told elsewhere, too.
 
     It draws when it is called, and never from a thread of its own: that would disturb
     what is being measured.
@@ -40,6 +40,14 @@ class Progress:
     def __call__(self, message: str) -> None:
         """Say what is being done."""
         self._draw(f"{message} ...")
+
+    def step(self, message: str) -> None:
+        """Say which step begins: off a terminal, too, where each is a line."""
+        if self._on:
+            self._draw(f"{message} ...")
+        else:
+            sys.stderr.write(f"{message}\n")
+            sys.stderr.flush()
 
     def windows(self, begun: int, count: int) -> None:
         """Say how far a run is, a few times a second."""

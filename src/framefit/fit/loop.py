@@ -133,6 +133,7 @@ class FitLoop:
         folder: where everything new goes; ``None``: nothing is written, and no step taken.
         notify: receives what is being done.
         begun: the record of a fit that is gone on with, and the workload as it left that.
+        on_step: receives each step that begins.
     """
 
     def __init__(
@@ -143,7 +144,9 @@ class FitLoop:
         folder: FitFolder | None,
         notify: Notify,
         begun: tuple[FitResult, Workload] | None = None,
+        on_step: Notify = silent,
     ) -> None:
+        self.on_step = on_step
         self.settings, self.labelled, self.folder, self.notify = settings, labelled, folder, notify
         self._app, self._original = Path(settings.app), original
         self._ledger = Ledger(earlier_s=0.0 if begun is None else begun[0].seconds)
@@ -157,7 +160,7 @@ class FitLoop:
         self._path: deque[Offer] = deque()
         self._plans: list[FrontPlan] = []
         self._lost: list[str] = []
-        self._backs = 0
+        self._backs = self._known = 0
         self._verified: Literal["simulated", "run"] | None = None
         self._before: Standing | None = None
         self._notes: list[str] = []
@@ -225,6 +228,7 @@ class FitLoop:
             return self._path.popleft()
         for cost in COSTS:
             offers = self._offers(cost)
+            self._known = len(self._steps) + len(offers) + 1  # and a verification
             if cost == "none" and offers:
                 self._path.extend(offers[1:])
                 return offers[0]
@@ -287,7 +291,7 @@ class FitLoop:
         step, before, started = offer.step, self._situation, time.monotonic()
         assert self.folder is not None
         folder = self.folder.step(len(self._steps) + 1, step.key)
-        self.notify(step.what)
+        self._tell(step.what)
         after: Situation | None = None
         change: Change | None = None
         outcome: StepOutcome = "failed"
@@ -308,6 +312,11 @@ class FitLoop:
             self._keep(after, change.fitted)
         standing = None if after is None else after.standing
         self._add(step, folder, before.standing, standing, change, outcome, detail, time.monotonic() - started)
+
+    def _tell(self, what: str) -> None:
+        """Say which step begins, of how many that are known of, and how long is left."""
+        number = len(self._steps) + 1
+        self.on_step(f"step {number} of {max(self._known, number)}: {what}, {max(self._seconds_left(), 0):,.0f} s left")
 
     def _inaccurate(self, change: Change) -> tuple[StepOutcome, str]:
         """Whether a change costs more accuracy than is allowed."""
@@ -370,6 +379,7 @@ class FitLoop:
         situation, started = self._situation, time.monotonic()
         number = sum(step.name == "verify" for step in self._steps) + 1
         folder = self.folder.step(len(self._steps) + 1, "verify")
+        self._tell("simulate the plan" if situation.described else "run the plan")
         share_ratio = situation.standing.least_share_ratio
         share: float | None = None
         outcome: StepOutcome = "failed"
@@ -563,7 +573,7 @@ def _earlier(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @verb(FitOptions, "app", earlier=_earlier)
-def fit(settings: FitOptions, *, notify: Notify = silent) -> Fitted:
+def fit(settings: FitOptions, *, notify: Notify = silent, on_step: Notify = silent) -> Fitted:
     """Plan a workload; where it does not fit, propose what would help, or do it until it fits and a run proves it.
 
     A workload fits where its plan is feasible and no model gets fewer launches than its frames ask for
@@ -574,6 +584,7 @@ def fit(settings: FitOptions, *, notify: Notify = silent) -> Fitted:
     Args:
         settings: what to fit.
         notify: receives what is being done.
+        on_step: receives each step that begins: its number, what it does, the seconds that are left.
 
     Returns:
         The record, the plan and the folder; where the user interrupted it, what was done so far.
@@ -604,7 +615,7 @@ def fit(settings: FitOptions, *, notify: Notify = silent) -> Fitted:
         folder = FitFolder(Path(settings.output or f"{Path(settings.app).stem}-fit"))
         folder.check_free(force=settings.force)
     original = _original(fit_settings)
-    loop = FitLoop(fit_settings, original, Labelled(fit_settings, original), folder, notify, begun)
+    loop = FitLoop(fit_settings, original, Labelled(fit_settings, original), folder, notify, begun, on_step)
     if folder is not None and begun is None:  # last: whatever is refused before leaves what is there
         folder.clear()
     result, planned = loop.run(apply=apply)
