@@ -11,7 +11,7 @@ import msgspec
 from framefit.core.acceptance import Acceptance
 from framefit.core.files import Record
 from framefit.core.settings import Settings, option
-from framefit.core.verdict import Verdict, share_ratio, verdict_of
+from framefit.core.verdict import SERVED, Verdict, share_ratio, verdict_of
 from framefit.core.workload import Role
 
 __all__ = [
@@ -146,9 +146,16 @@ class Standing(Record, kw_only=True):
         return verdict_of(self.models_by(original), feasible=self.feasible)
 
     def models_by(self, original: Standing) -> list[ServedModel]:
-        """Its models, each asking for what it asked for in another standing."""
+        """Its models, each asking for what it asked for in another standing; what counts as all of its frames is all."""
         rates_hz = {model.name: model.asked_hz for model in original.models}
-        return [msgspec.structs.replace(model, asked_hz=rates_hz.get(model.name, 0.0)) for model in self.models]
+        return [
+            msgspec.structs.replace(
+                model,
+                asked_hz=rates_hz.get(model.name, 0.0),
+                served_hz=model.asked_hz if model.share_ratio >= SERVED else model.served_hz,
+            )
+            for model in self.models
+        ]
 
 
 class ProposedStep(Record, kw_only=True):
