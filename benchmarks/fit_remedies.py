@@ -63,12 +63,13 @@ def made(seed: int, files: Sequence[Path], work: Path) -> Path | None:
     load = random.uniform(*LOADS)
     try:
         slow = written(work / "slow", target, 1.0, [(path, "background", 1) for path in chosen])
-        timetable = framefit.plan(slow).timetable
+        planned = framefit.plan(slow)
+        timetable, units = planned.timetable, planned.device.target.units
         takes_s = [timetable.model(f"{path.stem}-{number}").duration_ns / 1e9 for number, path in enumerate(chosen)]
         first, *others = sorted(range(len(chosen)), key=lambda number: takes_s[number])  # the shortest has priority
         models = [(chosen[first], "every-window", 1), *((chosen[n], "background", every[n]) for n in others)]
         taken_s = takes_s[first] + sum(takes_s[number] / every[number] for number in others)
-        return written(work / f"{seed:03d}", target, load * (len(timetable.units) or 1) / taken_s, models)
+        return written(work / f"{seed:03d}", target, load * len(units) / taken_s, models)
     except FramefitError as error:
         print(f"seed {seed}: {error.what}", flush=True)
         return None

@@ -146,7 +146,7 @@ class Standing(Record, kw_only=True):
         return verdict_of(self.models_by(original), feasible=self.feasible)
 
     def models_by(self, original: Standing) -> list[ServedModel]:
-        """Its models, each asking for what it asked for in another standing; what counts as all of its frames is all."""
+        """Its models, each asking for what it asked for in another standing; what counts as all frames is all."""
         rates_hz = {model.name: model.asked_hz for model in original.models}
         return [
             msgspec.structs.replace(
