@@ -44,7 +44,7 @@ class Recorded:
         """Nothing follows."""
 
 
-def job(execution: Recorded, *, frames: int = 1, depth: int = 3) -> Job:
+def job(execution: Recorded, *, frames: int = 1, depth: int = 3, every: int = 1) -> Job:
     """Of two segments."""
     return Job(
         execution=execution,
@@ -54,6 +54,7 @@ def job(execution: Recorded, *, frames: int = 1, depth: int = 3) -> Job:
         deadline_ns=None,
         sources={"x": NumberStream()},
         input=FrameChannel(depth, frames=frames),
+        every=every,
     )
 
 
@@ -125,21 +126,21 @@ def test_clearing_gives_every_frame_back(taken: bool) -> None:
 
 @pytest.mark.parametrize("rule", ["block", "drop-oldest", "drop-newest"])
 def test_only_a_full_queue_that_waits_accepts_no_frame(rule: WhenFull) -> None:
-    """The others drop one instead; a frame that the model skips needs no room."""
-    subject = job(Recorded())
-    subject.input, subject.every = FrameChannel(2, rule), 2
+    """The others drop one instead."""
+    subject = job(Recorded(), every=2)
+    subject.input = FrameChannel(2, rule)
     for frame in (0, 2):
-        assert subject.accepts(frame, frame)
+        assert subject.accepts(frame)
         subject.offer(Arrival(frame, frame))
-    assert subject.accepts(4, 4) == (rule != "block")
-    assert subject.accepts(3, 4)
+    assert subject.accepts(4) == (rule != "block")
+    assert subject.skips(3)
     subject.take()
-    assert subject.accepts(4, 4)
+    assert subject.accepts(4)
 
 
 def test_a_priority_model_accepts_frames_only_where_it_has_an_instant() -> None:
     """A frame that waited comes in one of the model's own windows, not between them."""
-    subject = job(Recorded())
-    subject.priority, subject.every = True, 3
-    assert [window for window in range(10) if subject.accepts(3, window)] == [0, 3, 6, 9]
-    assert all(subject.accepts(4, window) for window in range(10))
+    subject = job(Recorded(), every=3)
+    subject.priority = True
+    assert [window for window in range(10) if subject.accepts(window)] == [0, 3, 6, 9]
+    assert [frame for frame in range(10) if not subject.skips(frame)] == [0, 3, 6, 9]

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from framefit.core.model import TensorInfo
-from framefit.core.spacing import own_frame
 from framefit.core.timetable import PlannedModel
 from framefit.core.workload import OnError
 from framefit.devices.clock import Clock
@@ -45,6 +44,7 @@ class Part:
         finest: cut wherever any timetable cuts it; ``None``: no other one cuts it elsewhere.
         slots: frames of the model that may be in flight, where it has several stages.
         quantiles_ns: planned quantile of each segment; none: it is what the segment needs.
+        thinned: whether frames are skipped.
     """
 
     execution: Launchable
@@ -117,9 +117,13 @@ class Job:
     events: Events | None = None
     quantiles_ns: Sequence[int] = ()
     _inputs: tuple[TensorInfo, ...] = field(init=False)
+    thinned: bool = field(init=False)
+    _spacing: tuple[int, int] = field(init=False)  # ``every`` without the calls that a fraction's parts cost
 
     def __post_init__(self) -> None:
         self._inputs = self.execution.frame_inputs
+        self.thinned = self.every > 1
+        self._spacing = self.every.numerator, self.every.denominator
 
     # What it is asked while the loop decides ------------------------------------------------------------------------
 
@@ -175,16 +179,18 @@ class Job:
 
     def skips(self, frame: int) -> bool:
         """Whether a frame is one of those between."""
-        return own_frame(frame - self.first, self.every) is None
+        return not self._is_own(frame - self.first)
 
-    def accepts(self, frame: int, turn: int) -> bool:
-        """Whether a frame may come now, as far as this model goes: it is skipped, or there is room for it.
+    def _is_own(self, number: int) -> bool:
+        windows, frames = self._spacing
+        return number * frames % windows < frames  # as own_frame says, without its calls
+
+    def accepts(self, turn: int) -> bool:
+        """Whether a frame that is not skipped may come now, as far as this model goes: there is room for it.
 
         A priority model has its instants at those turns of its stream that are its own: there only.
         """
-        if self.skips(frame):
-            return True
-        return not (self.queue.full or (self.priority and own_frame(turn, self.every) is None))
+        return not (self.queue.full or (self.priority and not self._is_own(turn)))
 
     @property
     def backlog(self) -> int:

@@ -346,8 +346,14 @@ class Packets:
         self._overwritten = 0
 
     def collect(self) -> None:
-        """Take what there is."""
-        self._latest.append(self._events())
+        """Take what there is; where the device has given up packets, nothing before them is kept either."""
+        trace = self._events()
+        if trace.meta.overwritten_events:
+            self._overwritten += sum(len(one) + one.meta.overwritten_events for one in self._latest)
+            self._latest = []
+            while self._files:
+                self._discard_oldest()
+        self._latest.append(trace)
         count = sum(map(len, self._latest))
         due = self._journal.named and time.monotonic() - self._handed_s > _HAND_OVER_S
         if count < _MOST_IN_MEMORY and not (count and due):
@@ -355,9 +361,12 @@ class Packets:
         self._hand_over(joined(self._latest, 0))
         self._latest, self._handed_s = [], time.monotonic()
         while sum(file.packets for file in self._files) > _MOST_PACKETS:
-            oldest = self._files.popleft()
-            oldest.file.discard()
-            self._overwritten += oldest.packets
+            self._discard_oldest()
+
+    def _discard_oldest(self) -> None:
+        oldest = self._files.popleft()
+        oldest.file.discard()
+        self._overwritten += oldest.packets + oldest.overwritten
 
     def trace(self) -> Trace:
         """All that is kept, losses marked where they were noticed."""
@@ -422,6 +431,11 @@ class _PacketFile:
         self.file = file
         self.packets = 0
         self._known: Trace | None = None
+
+    @property
+    def overwritten(self) -> int:
+        """Packets that the device had given up before some of these."""
+        return self._known.meta.overwritten_events if self._known is not None else 0
 
     def append(self, trace: Trace) -> None:
         known = _with(trace, [getattr(trace, name)[:0].copy() for name in _COLUMNS])

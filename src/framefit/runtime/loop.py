@@ -461,10 +461,10 @@ class Dispatcher:
 
     def _may_come(self, job: Job, frame: int, turn: int, now: int) -> bool:
         """Whether a job takes a frame now, or skips it, and the models that read it have room for what it will give."""
-        if not job.accepts(frame, turn):
-            return False
         if job.skips(frame):
             return True
+        if not job.accepts(turn):
+            return False
         first = job.queue.head(job.frames - 1)
         if job.priority and first is not None and self._is_overdue(job, first, now):
             return False  # else this one would be late for it, and all that follow
@@ -480,7 +480,7 @@ class Dispatcher:
                 self.frames.add(self._models[index], frame, FrameOutcome.SKIPPED, window, released_ns)
                 continue
             dropped = self._offer(job, arrival)
-            if job.every > 1 and index in self._instant_jobs:
+            if job.thinned and index in self._instant_jobs:
                 self._behind.add(index)  # if the stream has not kept its beat, it comes in a window without an instant
             if self._one_thread and not by_another and index in self._turns:
                 self._needed[self._turns[index]] = job.next_ns

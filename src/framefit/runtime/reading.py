@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -203,7 +202,9 @@ class ResultJoin:
     def _wanted(self, frame: int) -> bool:
         number = self._count
         if self.steps:
-            number = functools.reduce(lambda number, step: math.floor(number / step), self.steps, frame)
+            number = functools.reduce(
+                lambda number, step: number * step.denominator // step.numerator, self.steps, frame
+            )
         self._count += 1
         return own_frame(number, self.every) is not None
 
