@@ -14,7 +14,7 @@ import pytest
 from fit_workloads import fitted, outcomes, write_fit_app
 from framefit import DeviceError, InputError, fit, load_workload, plan, simulate
 from framefit.core.files import read_record, write_record
-from framefit.core.fit_results import FitResult, Standing
+from framefit.core.fit_results import FinalAccuracy, FitResult, FittedModel, Standing
 from framefit.core.model import GraphBuilder, Model, listing
 from framefit.core.run_record import TargetList
 from framefit.fit.accuracy import Labelled
@@ -135,6 +135,25 @@ def test_what_costs_too_much_is_tried_half_as_far_and_then_left(place: Path, mon
     assert outcomes(done)[3:] == [("rate", "kept"), ("verify", "verified")]
     assert done.result.models == ()
     assert not (place / "out" / "models").exists()
+
+
+@pytest.mark.usefixtures("quick")
+def test_after_a_failed_final_test_the_step_is_taken_half_as_far(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What loses too much there is taken back, a smaller step is tried, and the final test decides again."""
+    tested: list[float] = []
+
+    def final(_: Labelled, fitted_model: FittedModel, __: Path) -> FinalAccuracy:
+        tested.append(fitted_model.cycles_ratio)
+        return FinalAccuracy(top1=(0.9, 0.4 if len(tested) == 1 else 0.9), interval=(0.85, 0.95), images=100)
+
+    monkeypatch.setattr(Labelled, "final", final)
+    done = fitted(write_fit_app(place), data=place / "data.npz", exclude=["int8", "trees"])
+    assert done.result.fits
+    restored = [step for step in done.result.steps if step.name == "restore"]
+    assert "50.00 points lost in the final test" in restored[0].detail
+    assert next(step.cycles_ratio for step in done.result.steps if step.name == "sparsify") == tested[0]
+    assert all(ratio > tested[0] for ratio in tested[1:])
+    assert not any("lost 50.00 points" in note for note in done.result.notes)
 
 
 @pytest.mark.usefixtures("quick")

@@ -14,6 +14,7 @@ from framefit.core.fit_results import (
     FitSettings,
     FitStep,
     FittedModel,
+    FrontPlan,
     ProposedStep,
     ServedModel,
     Standing,
@@ -110,6 +111,17 @@ def test_a_fit_that_succeeded_shows_how() -> None:
         "out/measured.table.json",
     ):
         assert told in text
+
+
+def test_ways_to_make_it_fit_stand_beside_each_other() -> None:
+    """What each loses and leads to, and which one was chosen."""
+    front = (
+        FrontPlan(steps=("int8",), frames_lost_ratio=0, accuracy_lost=0.01, load_ratio=0.9, served_hz={}, chosen=True),
+        FrontPlan(steps=("give 2 of 3 frames",), frames_lost_ratio=0.25, accuracy_lost=0, load_ratio=0.8, served_hz={}),
+    )
+    text = shown(msgspec.structs.replace(RESULT, front=front), Path("out"))
+    assert "chosen 0 % 1.00 points 90.0 % int8" in text
+    assert "planned 25.0 % 0.00 points 80.0 % give 2 of 3 frames" in text
 
 
 def test_what_is_left_is_listed_with_its_cost() -> None:

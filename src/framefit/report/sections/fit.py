@@ -90,6 +90,8 @@ def _blocks(result: FitResult, folder: Path | None) -> Iterator[Block]:
     if result.steps:
         yield _steps(result)
     yield _served(result)
+    if result.front:
+        yield _front(result)
     if result.models:
         yield _models(result)
     if result.proposals:
@@ -165,6 +167,26 @@ def _served(result: FitResult) -> Section:
     figures = ("took", "takes", "got", "gets")
     note = "Got, gets: frames a second, of those that it asked for. Took, got: before the steps."
     return Section("What each model asks for and gets", columns(("model", "role"), figures), rows, note)
+
+
+def _front(result: FitResult) -> Section:
+    rows = [
+        (
+            Cell("chosen", tone="good") if plan.chosen else "planned",
+            ratio(plan.frames_lost_ratio),
+            Cell(_points(plan.accuracy_lost), plan.accuracy_lost),
+            ratio(plan.load_ratio),
+            "; ".join(plan.steps) or "as it is",
+        )
+        for plan in result.front
+    ]
+    note = (
+        "None is better than another in all of frames lost (of those that the workload asked for), accuracy lost (on "
+        "the data that decide) and load. All were planned again; the chosen one is what the verification ran."
+    )
+    return Section(
+        "Ways to make it fit", columns(("way",), ("frames lost", "accuracy lost", "load"), ("steps",)), rows, note
+    )
 
 
 def _models(result: FitResult) -> Section:
