@@ -12,11 +12,12 @@ from framefit.core.spacing import every_of
 from framefit.core.verdict import SERVED
 from framefit.core.workload import Workload
 from framefit.errors import FramefitError
-from framefit.fit.situation import Situation
+from framefit.fit.situation import Situation, losers
 from framefit.fit.step import Offer, Step, step, with_entries
 
 _PARTS = (240, 120, 60, 24, 12)  # of its frames that a model may take, in whole ones: the finest that can be planned
 _LEAST, _SCALES = 100, 1000  # rates of everything: thousandths of the present ones, from a tenth on
+_NEARLY = (1.0, 0.98, 0.95, 0.9)  # of what the plan gives: its last frames in flight may be missing in it
 _SIMPLER = SERVED  # of a rate: what a simpler pattern keeps
 
 _Shares = dict[str, Fraction]
@@ -49,7 +50,7 @@ class Rate(Step):
         for parts in _PARTS if short else ():
             shares = self._shares(situation, short, parts)
             planned = None if shares is None else self._planned(situation, shares)
-            if shares is None or planned is None:
+            if shares is None or planned is None or _takes_for_nothing(situation.standing, planned[1]):
                 continue
             frames = " and ".join(f"{_fraction(share)} frames to {name!r}" for name, share in shares.items())
             return f"give {frames}", *planned
@@ -66,9 +67,12 @@ class Rate(Step):
             part = _greatest(lambda part: fits(shares | {name: Fraction(part, parts)}), least, parts)
             return Fraction(part, parts)
 
-        present = {model.name: Fraction(int(model.share_ratio * parts), parts) for model in short}
-        shares = {name: share for name, share in present.items() if share}
-        if len(shares) < len(short) or not fits(shares):
+        for scale in _NEARLY:
+            present = {model.name: Fraction(int(scale * model.share_ratio * parts), parts) for model in short}
+            shares = dict(present)
+            if all(shares.values()) and fits(shares):
+                break
+        else:
             heaviest = short[-1].name
             share = most({}, heaviest, 0)
             return {heaviest: share} if share else None
@@ -108,9 +112,16 @@ class Rate(Step):
 
         scale = _greatest(fits, _LEAST - 1, _SCALES)
         way = planned(scale) if scale >= _LEAST else None
-        if way is None:
+        if way is None or _takes_for_nothing(situation.standing, way[1]):
             return None
         return f"{scale / _SCALES:g} x all rates: {way[0].beat_hz:.4g} windows a second", *way
+
+
+def _takes_for_nothing(before: Standing, after: Standing) -> bool:
+    """Whether a model gets clearly fewer frames than a plan gave it, and no other one gains by that."""
+    given = {model.name: model.served_hz for model in before.models}
+    fewer = any(model.served_hz < _NEARLY[-1] * given[model.name] for model in after.models)
+    return fewer and not losers(before, after)
 
 
 def _greatest(fits: Callable[[int], bool], low: int, high: int) -> int:
