@@ -32,7 +32,7 @@ def test_explaining(framefit: Framefit, described: Path, tmp_path: Path) -> None
     assert (ended.code, ended.err) == (0, "")
     text = " ".join(ended.out.split())
     plan = read_record(tmp_path / "timetable.json", Timetable)
-    assert ended.out.startswith("FITS")
+    assert ended.out.startswith("Fits with fewer frames. 'chain' gets 53.33 of 80 Hz.")
     assert "Unit npu0" in ended.out
     segments = plan.model("chain").segments
     assert len(segments) > 1

@@ -71,7 +71,7 @@ def test_inputs_are_known_by_what_they_hold(left: Path, tmp_path: Path, name: st
 def test_a_run_is_shown_in_full(left: Path, tmp_path: Path) -> None:
     """The page of a run has its timeline, its charts and the plan, with the ways of frames."""
     page = write_report(left / "run", output=tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "Fits:" in page
+    assert "Fits with fewer frames:" in page
     for part in (
         'class="stage timeline"',
         "frames against their deadline",
@@ -157,7 +157,7 @@ def test_old_runs(copied: Path) -> None:
     (copied / "metrics.json").write_text(json.dumps(metrics))
     page = write_report(copied).read_text(encoding="utf-8")
     assert "there is no timeline: the folder has no trace.npz" in page
-    assert "Fits:" in page
+    assert "Fits with fewer frames:" in page
     assert 'class="slot"' in page
 
 
