@@ -12,26 +12,14 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from framefit.core.events import Trace, TraceMeta
 from framefit.core.profile import OperationLog
 from framefit.core.program import Group, Operation, Program, ProgramUnit, SegmentProgram
-from framefit.profiling.sequence import Sequence
 
-__all__ = [
-    "EDITS",
-    "ForeignCase",
-    "ForeignRun",
-    "ForeignScore",
-    "edited",
-    "make_run",
-    "oracle_error",
-    "score",
-    "symbols_by_unit",
-]
+__all__ = ["ForeignCase", "ForeignRun", "ForeignScore", "make_run", "oracle_error", "score"]
 
 _UNITS = ("FILE", "PU", "RU", "DMA")
 _KINDS = (("conv", "matmul"), ("pad_pool",), ("reformat",), ("transfer",))  # of each unit
@@ -357,48 +345,3 @@ def oracle_error(run: ForeignRun) -> float:
     recorded = np.flatnonzero(run.kept.any(axis=(1, 2)))
     affected[: recorded[0]] = affected[recorded[-1] + 1 :] = False
     return float((np.abs(np.diff(guess, axis=2)[..., 0] - took) / took)[affected].mean())
-
-
-EDITS = ("one more", "one less", "neighbours", "two places", "kind")
-"""Ways in which a program is similar to the executed one, and wrong."""
-
-
-def edited(program: Program, edit: str, random: np.random.Generator) -> Program:
-    """Return a program that differs from another one as one of :data:`EDITS` says; what comes after what is kept."""
-    part = program.programs[0]
-    operations = [operation for group in part.groups for operation in group.operations]
-    count, kind = len(operations), [operation.kind for operation in operations]
-    if edit == "one more":
-        more = msgspec.structs.replace(operations[int(random.integers(count))], index=count, name="more", after=())
-        operations.insert(int(random.integers(count + 1)), more)
-    elif edit == "one less":
-        del operations[int(random.integers(count))]
-    elif edit == "kind":
-        at = int(random.integers(count))
-        others = sorted({(other.kind, other.unit) for other in operations if other.kind != kind[at]})
-        name, unit = others[int(random.integers(len(others)))]
-        operations[at] = msgspec.structs.replace(operations[at], kind=name, unit=unit)
-    else:
-        pairs = [(a, b) for a in range(count) for b in range(a + 1, count) if kind[a] != kind[b]]
-        if edit == "neighbours":
-            pairs = [(a, b) for a, b in pairs if b == a + 1]
-        one, other = pairs[int(random.integers(len(pairs)))]
-        operations[one], operations[other] = operations[other], operations[one]
-    place = {operation.index: at for at, operation in enumerate(operations)}
-    made = tuple(
-        msgspec.structs.replace(
-            operation, index=at, after=tuple(sorted(place[i] for i in operation.after if place.get(i, count) < at))
-        )
-        for at, operation in enumerate(operations)
-    )
-    segment = msgspec.structs.replace(part, groups=(Group(index=0, operations=made),))
-    return msgspec.structs.replace(program, programs=(segment,))
-
-
-def symbols_by_unit(program: Program) -> dict[int, list[str]]:
-    """Return the kinds that each track's packets show, in order, by the track's number."""
-    sequence = Sequence.of(program, None, ())
-    return {
-        track: [sequence.kinds[kind] for kind in sequence.kind[sequence.track == track].tolist()]
-        for track in range(sequence.tracks)
-    }

@@ -379,25 +379,6 @@ def test_a_stream_is_followed_to_its_end(framefit: Framefit, there: Path) -> Non
     assert profile["inferences"] == INFERENCES
 
 
-def test_a_stream_of_another_program_is_refused_as_its_file_is(framefit: Framefit, there: Path) -> None:
-    """Followed or not: exit code 2, and the same words."""
-    trace = complete()
-    (there / "other.raw").write_bytes(as_raw(trace))
-    other = msgspec.json.decode((there / "net.json").read_bytes())
-    operations = other["programs"][0]["groups"][0]["operations"]
-    operations[1]["kind"], operations[2]["kind"] = operations[2]["kind"], operations[1]["kind"]
-    (there / "swapped.json").write_bytes(msgspec.json.encode(other))
-    ends = [framefit("profile", there / "other.raw", "--program", there / "swapped.json", "-o", there / "no")]
-    os.mkfifo(there / "pipe")
-    writer = threading.Thread(target=lambda: (there / "pipe").write_bytes(as_raw(trace)))
-    writer.start()
-    ends.append(framefit("profile", there / "pipe", "--program", there / "swapped.json", "--follow"))
-    writer.join()
-    assert [end.code for end in ends] == [2, 2]
-    words = [end.err.partition("the trace is not of this program: ")[2] for end in ends]
-    assert words[0] == words[1] != ""
-
-
 @pytest.mark.parametrize("content", [b"", b"no header\n"])
 def test_a_stream_without_packets_ends_clearly(framefit: Framefit, there: Path, content: bytes) -> None:
     """Nothing at all is a profile of nothing; no header is an error."""

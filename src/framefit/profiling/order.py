@@ -19,11 +19,10 @@ import numpy.typing as npt
 from numba import njit
 
 from framefit.core.events import EventType, Trace, unwrapped_ns
-from framefit.core.profile import OperationLog
 from framefit.errors import InputError
 from framefit.profiling.expectation import operation_positions
 from framefit.profiling.rule import track_sequences
-from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
+from framefit.profiling.sequence import Reconstruction, Sequence
 from framefit.profiling.totals import medians
 
 Ints = npt.NDArray[np.int64]
@@ -36,7 +35,6 @@ _PRIOR = np.array([10.0, 1.0, 0.1, 0.1])  # of these, in packets
 _ROUNDS = 3
 _SAMPLE, _WINDOWS = 4096, 8  # packets of a track that are judged, and the parts of the trace that they are from
 _WORK = 1 << 23  # packets x events of the program that are judged at most
-_SPAN = 64  # expected events a packet: more is no trace of the program
 _FEW = 32  # packets of a track that say nothing
 _SHUFFLES = 2
 _WORSE, _WORSE_EACH = 30.0, 0.03  # by which the program has to be less likely: in all, and by packet
@@ -117,25 +115,20 @@ def check_order(trace: Trace, sequence: Sequence, where: str) -> tuple[Trace, li
         InputError: the order is of another program.
     """
     named = bool(len(trace)) and bool(np.all(trace.operation >= 0))
-    said = None
+    contradiction = None
     if not _is_in_order(trace, sequence, named=named):
-        said, _ = _judge(trace, sequence, named=named)
-    if said is None:
+        contradiction, _ = _judge(trace, sequence, named=named)
+    if contradiction is None:
         return trace, []
     if named:
         nameless = replace(trace, operation=np.full(len(trace), -1, np.int64))
         again, better = _judge(nameless, sequence, named=False)
         if again is None and better > _WORSE:
             return nameless, [
-                f"the operations that the packets name are not the program's ({said}): only kinds were used"
+                f"the operations that the packets name are not the program's ({contradiction}): only kinds were used"
             ]
-    raise other_program(said, where)
-
-
-def other_program(why: str, where: str) -> InputError:
-    """Return the error that refuses a program."""
-    return InputError(
-        f"the trace is not of this program: {why}",
+    raise InputError(
+        f"the trace is not of this program: {contradiction}",
         where=where,
         remedy="name the program that was executed: --program PROGRAM",
     )
@@ -214,10 +207,30 @@ def log_likelihood(reconstruction: Reconstruction, trace: Trace, sequence: Seque
     """
     if len(trace) < 2:
         return 0.0
-    log = reconstruction.log
-    time_ns, result = unwrapped_ns(trace.time_ns, trace.meta), 0.0
-    for track in _placed_tracks(reconstruction.log, trace, sequence):
-        events, place, edges, times = track.events, track.place, track.edge, time_ns[track.packet]
+    time_ns, log = unwrapped_ns(trace.time_ns, trace.meta), reconstruction.log
+    sends = np.repeat(sequence.recorded(trace.meta.selected_kinds), 2)
+    edge = 2 * operation_positions(log, sequence)
+    edge, packet = np.concatenate([edge, edge + 1]), np.concatenate([log.start_event, log.end_event])
+    launch = np.tile(log.inference, 2)
+    received = packet >= 0
+    edge, packet, launch = edge[received], packet[received], launch[received]
+    programs = np.zeros(1, np.int64) if sequence.launch_program is None else sequence.launch_program.astype(np.int64)
+    unmatched = len(trace) - len(packet)
+    result = unmatched * (np.log(_SPURIOUS / 4) - np.log(max(float(np.median(np.diff(np.sort(time_ns)))), 1.0)))
+    for track in range(sequence.tracks):
+        mine = sends & np.repeat(sequence.track == track, 2)
+        number = np.cumsum(mine) - 1
+        before = np.concatenate([[0], np.cumsum(mine)])[2 * sequence.first]
+        events = np.concatenate([np.flatnonzero(mine[2 * a : 2 * b]) + 2 * a for a, b in _bounds(sequence, programs)])
+        begin = np.cumsum([0, *np.diff(before)[programs]])
+        here = np.flatnonzero(mine[edge])
+        if len(here) < 2 or not len(events):
+            continue
+        program = np.searchsorted(2 * sequence.first, edge[here], "right") - 1
+        cycle, turn = (launch[here], 0) if len(begin) > 2 else (0, launch[here])
+        place = begin[cycle] + number[edge[here]] - before[program] + turn * len(events)
+        by_place = np.argsort(place, kind="stable")
+        place, edges, times = place[by_place], edge[here][by_place], time_ns[packet[here]][by_place]
         lost, took = np.diff(place) - 1, np.maximum(np.diff(times), 0).astype(np.float64)
         usual = np.repeat(sequence.expected_ns, 2) * np.tile([0, 1], len(sequence.expected_ns))
         direct, into = lost == 0, edges[1:]
@@ -234,159 +247,7 @@ def log_likelihood(reconstruction: Reconstruction, trace: Trace, sequence: Seque
         result += float(np.sum(np.log(chance / (_COARSE * np.hypot(width, deviation) * (took + least)))))
         rare = _NEW_LENGTH / ((lost + 1) * (lost + 2))
         result += float(np.sum(np.log((_earlier_equal(lost) + rare) / (np.arange(len(lost)) + _NEW_LENGTH))))
-    unmatched = len(trace) - np.count_nonzero(np.concatenate([log.start_event, log.end_event]) >= 0)
-    usual_ns = max(float(np.median(np.diff(np.sort(time_ns)))), 1.0)
-    return float(result + unmatched * (np.log(_SPURIOUS / 4) - np.log(usual_ns)))
-
-
-@dataclass(frozen=True)
-class _PlacedTrack:
-    """Packets of a track that were matched, in the order of the program.
-
-    Attributes:
-        events: int64, the events of all launches in order, or of one that repeats; START and END of operation ``i``
-            of the sequence are ``2 * i`` and ``2 * i + 1``.
-        place: int64, of each packet among the events, on through all launches.
-        edge: int64, its event.
-        packet: int64, its position in the trace.
-        time_ns: int64, by the log.
-    """
-
-    events: Ints
-    place: Ints
-    edge: Ints
-    packet: Ints
-    time_ns: Ints
-
-
-def _placed_tracks(log: OperationLog, trace: Trace, sequence: Sequence) -> Iterator[_PlacedTrack]:
-    """Yield the tracks that have two matched packets at least."""
-    sends = np.repeat(sequence.recorded(trace.meta.selected_kinds), 2)
-    edge = 2 * operation_positions(log, sequence)
-    edge, packet = np.concatenate([edge, edge + 1]), np.concatenate([log.start_event, log.end_event])
-    launch, time_ns = np.tile(log.inference, 2), np.concatenate([log.start_ns, log.end_ns])
-    received = packet >= 0
-    edge, packet, launch, time_ns = edge[received], packet[received], launch[received], time_ns[received]
-    programs = np.zeros(1, np.int64) if sequence.launch_program is None else sequence.launch_program.astype(np.int64)
-    for track in range(sequence.tracks):
-        mine = sends & np.repeat(sequence.track == track, 2)
-        number = np.cumsum(mine) - 1
-        before = np.concatenate([[0], np.cumsum(mine)])[2 * sequence.first]
-        events = np.concatenate([np.flatnonzero(mine[2 * a : 2 * b]) + 2 * a for a, b in _bounds(sequence, programs)])
-        begin = np.cumsum([0, *np.diff(before)[programs]])
-        here = np.flatnonzero(mine[edge])
-        if len(here) < 2 or not len(events):
-            continue
-        program = np.searchsorted(2 * sequence.first, edge[here], "right") - 1
-        cycle, turn = (launch[here], 0) if len(begin) > 2 else (0, launch[here])
-        place = begin[cycle] + number[edge[here]] - before[program] + turn * len(events)
-        by_place = np.argsort(place, kind="stable")
-        here = here[by_place]
-        yield _PlacedTrack(events, place[by_place], edge[here], packet[here], time_ns[here])
-
-
-_NO_ROOM = 0.2  # of the time that operations take: they were not executed in so little
-_FEWEST, _OFTEN = 8, 0.25  # launches, and the part of them, that have to contradict the program at one place
-_THERE = 0.25  # of the packets that have no place: if they are all over, it is the search that failed
-_UNEVEN = 0.2  # of the events
-
-
-def contradiction(reconstruction: Reconstruction, trace: Trace, sequence: Sequence) -> str | None:
-    """Say where launch after launch contradicts the program at one and the same place; ``None``: nowhere.
-
-    Devices lose events, again and again the same ones, but neither do they add the same event at the same place, nor
-    do they execute an operation in no time. A program that has one operation more or less than the executed one, two
-    in another order, or one of another kind says that they do.
-    """
-    for track in _placed_tracks(reconstruction.log, trace, sequence):
-        span = int(track.place[-1] - track.place[0]) + 1
-        if len(track.place) >= _FEW and span <= _SPAN * len(track.place) and not _loses_by_place(track):
-            text = _added_event(track, reconstruction, trace, sequence)
-            text = text or _operation_without_time(track, trace, sequence)
-            if text is not None:
-                return text
-    return None
-
-
-def _loses_by_place(track: _PlacedTrack) -> bool:
-    """Whether some events are lost much more often than others, as by a buffer that is full at the same places."""
-    everywhere, passes = _times_at_events(track, track.place, track.place + 1)
-    passed = passes >= _FEWEST
-    received = everywhere[passed] / passes[passed]
-    usual = float(np.median(received)) if len(received) else 0.0
-    return bool(np.mean((received < usual / 2) | (received > (1 + usual) / 2)) > _UNEVEN)
-
-
-def _added_event(track: _PlacedTrack, reconstruction: Reconstruction, trace: Trace, sequence: Sequence) -> str | None:
-    """Find an event that is sent again and again where the program has none."""
-    owner = sequence.track[track.edge[0] // 2]
-    added = np.flatnonzero(
-        (reconstruction.packet_class == PacketClass.SPURIOUS) & (sequence.units.tracks_of(trace) == owner)
-    )
-    following = np.searchsorted(np.maximum.accumulate(track.packet), added)
-    inside = (following > 0) & (following < len(track.packet))
-    added, following = added[inside], following[inside]
-    before, until = track.place[following - 1], track.place[following]
-    symbol = 2 * trace.id[added].astype(np.int64) + trace.type[added]
-    kept = len(track.place) / (track.place[-1] - track.place[0] + 1)
-    for each in np.unique(symbol).tolist():
-        these = symbol == each
-        times, passes = _times_at_events(track, before[these], np.maximum(until[these], before[these] + 1))
-        enough = times >= max(_FEWEST, _THERE * len(added))
-        ratio = np.where(enough, times / np.maximum(passes * kept, 1), 0)
-        at = int(np.argmax(ratio))
-        if ratio[at] >= _OFTEN:
-            what = f"{EventType(each % 2).name} of a {trace.kinds[each // 2]!r}"
-            after = f"{EventType(at % 2).name} of {sequence.operations[at // 2].name!r}"
-            return f"after the {after} there is a {what} that the program does not have, in {int(times[at])} launches"
-    return None
-
-
-def _operation_without_time(track: _PlacedTrack, trace: Trace, sequence: Sequence) -> str | None:
-    """Find an operation that would have been executed in no time where both of its events are missing."""
-    size, origin = len(track.events) // 2, int(track.place[0]) // 2
-    took = np.diff(track.time_ns) + trace.meta.resolution_ns
-    before, until = track.place[:-1], track.place[1:]
-    whole = (before % 2 == 0) & (until == before + 1)
-    if not whole.any():
-        return None
-    operation = track.events[2 * ((origin + np.arange(int(track.place[-1]) // 2 - origin + 1)) % size)] // 2
-    expected = sequence.expected_ns[operation]
-    executed = before[whole] // 2 - origin
-    median, count = medians(operation[executed], took[whole].astype(np.float64), len(sequence.operations))
-    scale = float(np.median((median / sequence.expected_ns)[count > 0]))
-    until_ns = scale * np.concatenate([[0.0], np.cumsum(expected)])
-    first, end = before // 2 + 1 - origin, until // 2 - origin
-    missing = end > first
-    first, end, took = first[missing], end[missing], took[missing]
-    hurried = took < _NO_ROOM * (until_ns[end] - until_ns[first])
-    places = 2 * (origin + first[hurried]), 2 * (origin + end[hurried])
-    times, _ = _times_at_events(track, *places)
-    times = times[::2]
-    seen = np.unique(track.place // 2) - origin
-    alone = first[~hurried & (end == first + 1)]
-    executed_too = np.bincount(operation[np.concatenate([seen, alone])], minlength=len(times))
-    ratio = np.where(times >= _FEWEST, times / np.maximum(times + executed_too, 1), 0)
-    at = int(np.argmax(ratio))
-    if ratio[at] < _OFTEN:
-        return None
-    return (
-        f"in {int(times[at])} launches both events of {sequence.operations[at].name!r} are missing, and between those "
-        "before and after it there is no time for it"
-    )
-
-
-def _times_at_events(track: _PlacedTrack, begin: Ints, end: Ints) -> tuple[Floats, Ints]:
-    """Return how often each event of the sequence lies in ranges of places, and how often it was passed at all."""
-    origin, size = int(track.place[0]), len(track.events)
-    span = int(track.place[-1]) - origin + 1
-    edge = track.events[(origin + np.arange(span)) % size]
-    change = np.bincount(begin - origin, minlength=span + 1) - np.bincount(
-        np.minimum(np.minimum(end, begin + size) - origin, span), minlength=span + 1
-    )
-    most = int(track.events.max()) | 1
-    times = np.bincount(edge, np.cumsum(change)[:span].astype(np.float64), most + 1)
-    return np.asarray(times, np.float64), np.bincount(edge, minlength=most + 1).astype(np.int64)
+    return float(result)
 
 
 def _bounds(sequence: Sequence, programs: Ints) -> Iterator[tuple[int, int]]:

@@ -30,7 +30,7 @@ from framefit.profiling.expectation import (
     operation_positions,
 )
 from framefit.profiling.formats.readers import ReadTrace, read_trace
-from framefit.profiling.order import check_order, contradiction, log_likelihood, other_program
+from framefit.profiling.order import check_order, log_likelihood
 from framefit.profiling.pairing import pair_events
 from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 from framefit.profiling.totals import MaskedRepair, Sums
@@ -41,7 +41,6 @@ from framefit.profiling.validation import (
     is_complete,
     repair_masked,
     sanity_warnings,
-    select_packets,
 )
 
 __all__ = ["ProfileInput", "ProfileResult", "apply_table", "open_trace", "profile_trace"]
@@ -126,7 +125,6 @@ def _idle_times(log: OperationLog, unit: Ints, names: list[str]) -> dict[str, Pe
 
 
 Method = Literal["align", "rule"]
-_BEGINNING = 12_288  # packets of a long trace that are checked first: they refuse another program at once
 _WORSE = 20.0  # nats by which alignment may be behind: where both are alike, its times are better
 
 
@@ -208,7 +206,7 @@ def profile_trace(
     methods = _Methods(method, sequence, source.program, confidence)
     reconstruct: Callable[[Trace], Reconstruction] = methods.reconstruct
     if reconstruction is None:
-        reconstruction, reconstruct = methods.choose_checked(trace, source.where)
+        reconstruction, reconstruct = methods.choose(trace)
     notes += sanity_warnings(reconstruction, trace, source.program, source.where)
     repairs = repair_masked(trace, reconstruction, reconstruct, seed)
     certificate = None
@@ -237,26 +235,6 @@ def profile_trace(
     )
     summary = msgspec.structs.replace(summary, certificate=certificate)
     return ProfileResult(summary, reconstruction.log, dataclasses.replace(source, trace=as_received), sequence)
-
-
-def check_program(trace: Trace, sequence: Sequence, program: Program, where: str) -> None:
-    """Refuse a trace that is of another program, as :func:`profile_trace` does.
-
-    Args:
-        trace: as it was received, or its beginning.
-        sequence: of the program that is asked about.
-        program: that program.
-        where: name for messages.
-
-    Raises:
-        InputError: the trace is of another program.
-    """
-    if not len(trace):
-        return
-    trace, _ = check_order(drop_unreadable(trace, sequence)[0], sequence, where)
-    methods = _Methods("align", sequence, program, 0.9)
-    reconstruction, _ = methods.choose_checked(trace, where)
-    sanity_warnings(reconstruction, trace, program, where)
 
 
 def open_trace(
@@ -363,29 +341,6 @@ class _Methods:
             "events are matched in order, and lost ones are placed by rule"
         )
         return dataclasses.replace(by_rule, warnings=(*by_rule.warnings, note)), self._by_rule
-
-    def choose_checked(self, trace: Trace, where: str) -> tuple[Reconstruction, Callable[[Trace], Reconstruction]]:
-        """Do as :meth:`choose`, and refuse a trace that is of another program, of a long one by its beginning.
-
-        Raises :class:`~framefit.errors.InputError` if times and order contradict the program.
-        """
-        if len(trace) > 2 * _BEGINNING:
-            beginning = select_packets(trace, np.arange(len(trace)) < _BEGINNING)
-            self._check(beginning, *self.choose(beginning), where)
-        reconstruction, again = self.choose(trace)
-        self._check(trace, reconstruction, again, where)
-        return reconstruction, again
-
-    def _check(
-        self, trace: Trace, reconstruction: Reconstruction, again: Callable[[Trace], Reconstruction], where: str
-    ) -> None:
-        if trace.meta.overwritten_events and self.sequence.launch_program is not None:
-            return  # which launch such a trace begins with is estimated, too
-        said = contradiction(reconstruction, trace, self.sequence)
-        if said is not None:
-            other = self._by_alignment(trace)[0] if again == self._by_rule else self._by_rule(trace)
-            if contradiction(other, trace, self.sequence) is not None:
-                raise other_program(said, where)
 
     def _by_rule(self, trace: Trace) -> Reconstruction:
         return rule.reconstruct(trace, self.sequence, self.program.rule_offsets_ns)

@@ -8,15 +8,12 @@ import stat
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.events import Trace
 from framefit.core.files import Record
 from framefit.core.profile import EventCounts, OperationLog, Profile, Totals
 from framefit.core.program import Launches, Program, read_program
@@ -24,7 +21,7 @@ from framefit.errors import InputError
 from framefit.profiling.align.aligner import Aligner, Position
 from framefit.profiling.event_log import concatenate_logs, empty_log
 from framefit.profiling.formats.raw import read_chunks, read_header
-from framefit.profiling.profile import check_program, summarise
+from framefit.profiling.profile import summarise
 from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 
 __all__ = ["StreamPosition", "follow"]
@@ -145,7 +142,6 @@ def _add_totals(before: dict[str, Totals], block: dict[str, Totals]) -> dict[str
 
 
 _POLL_S = 0.05
-_CHECKED, _CHECKED_LAUNCHES, _CHECKED_MOST = 16_384, 32, 1 << 17  # packets that tell whether the program is theirs
 _EVERY_S = 0.1  # between two reports: a screen's pace
 
 
@@ -198,8 +194,7 @@ def follow(
         The profile of the stream.
 
     Raises:
-        InputError: the file is missing or no raw stream, or the program cannot be used, or the first packets show that
-            another one is executed.
+        InputError: the file is missing or no raw stream, or the program cannot be used.
     """
     if isinstance(program, str | Path):
         program, launches = read_program(program)
@@ -241,15 +236,6 @@ class _StreamSource:
         if self._grows:
             time.sleep(_POLL_S)
         return True
-
-
-def _joined(parts: list[Trace]) -> Trace:
-    """Return the packets of several pieces of a stream as one trace."""
-    columns: dict[str, Any] = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in ("time_ns", "id", "type", "core", "operation")
-    }
-    return replace(parts[0], **columns)
 
 
 def _profile_stream(
@@ -295,22 +281,14 @@ def _profile_stream(
             )
         )
 
-    early: list[Trace] = []  # until the program is checked
-    enough = min(max(_CHECKED, _CHECKED_LAUNCHES * 2 * len(sequence.operations)), _CHECKED_MOST)
     for packets in read_chunks(source, header, source.wait):
         received += len(packets)
-        early += [packets] if received - len(packets) < enough else []
-        if early and received >= enough:
-            check_program(_joined(early), sequence, program, where)
-            early = []
         settled = aligner.feed(packets)
         running.add(settled.log, settled.packet_class, aligner.out_of_order)
         if time.monotonic() - reported_s >= _EVERY_S:
             report_position()
             reported_s = time.monotonic()
     report_position()
-    if early:
-        check_program(_joined(early), sequence, program, where)
     settled = aligner.close()
     running.add(settled.log, settled.packet_class, aligner.out_of_order[:0])
     return running.profile(calibrated=aligner.calibrated, warnings=aligner.warnings())

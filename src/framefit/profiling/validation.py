@@ -65,15 +65,14 @@ def drop_unreadable(trace: Trace, sequence: Sequence) -> tuple[Trace, list[str]]
         notes.append("some losses are reported beyond the end of the trace")
     damaged = (trace.time_ns > _MOST_NS) | (trace.time_ns < -_MOST_NS)
     note(damaged, "have impossible times, and were left out")
-    return (select_packets(trace, ~damaged) if damaged.any() else trace), notes
+    return (_select_packets(trace, ~damaged) if damaged.any() else trace), notes
 
 
 def _quote_some(names: tuple[str, ...], which: list[int]) -> str:
     return ", ".join(repr(names[index]) for index in which[:3]) + (", ..." if len(which) > 3 else "")
 
 
-def select_packets(trace: Trace, kept: npt.NDArray[np.bool_]) -> Trace:
-    """Return the packets that are ``kept`` (bool), and the losses that were reported among them."""
+def _select_packets(trace: Trace, kept: npt.NDArray[np.bool_]) -> Trace:
     rank = np.concatenate([[0], np.cumsum(kept)])
     return replace(
         trace,
