@@ -477,7 +477,7 @@ def test_a_run_without_a_clear_length_is_refused(length: dict[str, Any], planned
 def test_a_preemptive_run(folder: Path, tmp_path: Path) -> None:
     """Background work of several windows goes on around the priority model, and nobody calls that an overrun."""
     sinks = '[[outputs]]\nmodel = "small"\nsink = "s.npz"\n[[outputs]]\nmodel = "chain"\nsink = "c.npz"\n'
-    app = write_app(folder, rate_hz=500, schedule="", stream="queue = 2", more=sinks)
+    app = write_app(folder, rate_hz=1000, schedule="", stream="queue = 2", more=sinks)
     result = run(app, windows=200, output=tmp_path / "out", force=True)
     timetable = result.timetable
     assert timetable.preemptive
@@ -497,7 +497,7 @@ def test_a_preemptive_run(folder: Path, tmp_path: Path) -> None:
             assert archive["frame"].tolist() == sorted(done)
     done = pair_events(result.trace, result.program, result.launches)
     whole = (done.end_ns - done.start_ns)[result.launches.program[done.inference] == 1]
-    assert np.median(whole) > 2_000_000  # more than a window, and still no overrun
+    assert np.median(whole) > 1_000_000  # more than a window, and still no overrun
 
 
 @pytest.mark.parametrize("position", ["middle", "end"])
