@@ -37,7 +37,7 @@ FIGURES = {  # by their path in the stored result
     "planning": r"^(seconds|reading_seconds)\.median$",
     "placement": r"^figures\.(heuristic_(seconds|gap_ratio)|timetable_(seconds|share))\.(median|worst)$",
     "profiling_speed": r"(events_per_s|reference_per_s)\.median$|peak_memory",
-    "dispatch_path": r"_ns\.median$|missed$",
+    "dispatch_path": r"_ns\.median$|(missed|segments|launches)$",
     "runtime_cpu": r"(start_ns|finish_ns)\[0\]$|missed$|background_hz$",
     "start_up": r".",
 }
