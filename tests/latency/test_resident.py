@@ -7,6 +7,7 @@ import pytest
 
 from fakes import FakeDevice, FakeHandle
 from framefit import DeviceError
+from framefit.core.latency_table import LatencyTable
 from framefit.core.model import Model, configuration
 from framefit.core.model.lowering import owners
 from framefit.devices.device import allocate
@@ -29,6 +30,25 @@ class Additive(FakeDevice):
         """Its duration is what its layers take."""
         self.taken[label] = 3000 + sum(layer_ns(segment, index) for index in range(len(segment.layers)))
         return super().compile(segment, unit, label)
+
+
+class Evicting(Additive):
+    """The first launch behind another one reads its constants from farther away, and takes 5000 ns more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.more: dict[str, int] = {}
+        self.latest = ""
+        self._durations_ns = self._behind
+
+    def compile(self, segment: Model, unit: str, label: str) -> FakeHandle:
+        """Its constants are what another launch evicts."""
+        self.more[label] = 5000 + sum(layer.parameter_bytes for layer in segment.layers)
+        return super().compile(segment, unit, label)
+
+    def _behind(self, label: str, _: int) -> int:
+        again, self.latest = label == self.latest, label
+        return self.taken[label] + (0 if again else self.more[label])
 
 
 def layer_ns(model: Model, index: int) -> int:
@@ -68,6 +88,28 @@ def test_where_latencies_add_up_every_layer_is_estimated_exactly(method: str) ->
     estimate = Estimator(table, "fake0").estimate(model)
     whole = 3000 + sum(layer_ns(model, index) for index in range(len(model.layers)))
     assert estimate.total_ns == pytest.approx(whole, rel=0.005)
+
+
+def test_what_evictions_cost_a_layer_is_told_from_what_they_cost_a_launch() -> None:
+    """Of the first launch behind others, the layer's own constants only; repeated launches are as without it."""
+    model = NETWORKS["inverted_residual"]()
+    measured = Campaign(Evicting(), "fake0", subjects(model), resident=True, repeats=5)
+    assert measured.measure()
+    bytes_of = {
+        (layer.op, str(configuration(nodes))): layer.parameter_bytes
+        for layer, nodes in zip(model.layers, model.nodes, strict=True)
+    }
+    for entry, alone in zip(measured.table("auxiliary").entries, _table_of(model).entries, strict=True):
+        assert entry.latency_ns == alone.latency_ns
+        assert entry.in_turn_ns is not None
+        evicted_ns = entry.in_turn_ns - entry.latency_ns
+        assert evicted_ns == pytest.approx(bytes_of[entry.op, str(entry.configuration)], abs=70)
+
+
+def _table_of(model: Model) -> LatencyTable:
+    measured = campaign(model)
+    assert measured.measure()
+    return measured.table("auxiliary")
 
 
 def test_a_campaign_that_is_stopped_at_once_says_what_is_missing() -> None:

@@ -31,9 +31,18 @@ def test_a_correction_adds_its_terms() -> None:
     """Each one times what the network has of it; classes that it does not name stay as they are."""
     terms = terms_of(two_convolutions())
     by_class = {"convolution": 1000.0, "product": 300.0}
-    assert correction_ns(by_class, terms, None) == 0
-    correction = Correction(class_factors={"convolution": 0.9}, node_ns=10, weight_ns_per_byte=2.0)
-    assert correction_ns(by_class, terms, correction) == pytest.approx(-100 + 50 + 2 * terms.weight_bytes)
+    assert correction_ns(by_class, 400.0, terms, None) == 0
+    correction = Correction(
+        class_factors={"convolution": 0.9},
+        evicted_ratio=0.5,
+        evicting_bytes=3 * terms.weight_bytes,
+        node_ns=10,
+        weight_ns_per_byte=2.0,
+    )
+    others = -100 + 50 + 2 * terms.weight_bytes
+    assert correction_ns(by_class, 400.0, terms, correction) == pytest.approx(others + 0.5 * 400 / 4)
+    within = correction_ns(by_class, 400.0, terms, correction, 9 * terms.weight_bytes)
+    assert within == pytest.approx(others + 0.5 * 400 * 3 / 4)
 
 
 def test_only_the_models_own_tensors_are_transferred() -> None:

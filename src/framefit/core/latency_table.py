@@ -50,8 +50,10 @@ __all__ = [
 class Correction(Record, kw_only=True):
     """Correction of the plain sum of layers, from the audit of whole networks.
 
-    A network takes, for each class of layers, ``class_factors`` x their sum, and ``weight_ns_per_byte`` x bytes of
-    weights and ``node_ns`` x layers. All of these are at least 0; a class that is not named has the factor 1.
+    A network takes, for each class of layers, ``class_factors`` x their sum, a part of what the layers take more in
+    turn with others than alone, ``weight_ns_per_byte`` x bytes of weights and ``node_ns`` x layers. All of these are at
+    least 0; a class that is not named has the factor 1. Of w bytes of weights that part is ``evicted_ratio`` x w / (w +
+    ``evicting_bytes``): a small network leaves more of itself in the caches.
 
     Attributes:
         error_ratio: standard deviation of the relative error of networks that were left out of the fit.
@@ -59,6 +61,8 @@ class Correction(Record, kw_only=True):
     """
 
     class_factors: dict[str, float] = {}
+    evicted_ratio: float = 0.0
+    evicting_bytes: int = 0
     weight_ns_per_byte: float = 0.0
     node_ns: float = 0.0
     error_ratio: float = 0.0
@@ -67,6 +71,7 @@ class Correction(Record, kw_only=True):
     def __post_init__(self) -> None:
         for name, value in (
             *self.class_factors.items(),
+            ("evicted_ratio", self.evicted_ratio),
             ("weight_ns_per_byte", self.weight_ns_per_byte),
             ("node_ns", self.node_ns),
         ):
@@ -82,6 +87,7 @@ class AuditedNetwork(Record, kw_only=True):
         corrected_ns: with the fitted correction.
         left_out_ns: with a correction that was fitted without this network.
         class_ns: sums of its layers by class.
+        evicted_ns: what its layers take more in turn with others than alone, added up; 0 where that is not known.
         weight_bytes: of all its parameters.
         nodes: number of its layers.
         digest: of its layers, whatever their weights are.
@@ -94,6 +100,7 @@ class AuditedNetwork(Record, kw_only=True):
     corrected_ns: int = 0
     left_out_ns: int = 0
     class_ns: dict[str, float] = {}
+    evicted_ns: int = 0
     weight_bytes: int = 0
     nodes: int = 0
     digest: str = ""
@@ -161,6 +168,8 @@ class LatencyEntry(Record, kw_only=True):
         configuration: everything that determines the cost; never a layer's name.
         unit: unit of the measurement.
         latency_ns: median.
+        in_turn_ns: of its first launch behind those of other layers, which have evicted its weights and code from the
+            core's caches; at least ``latency_ns``. ``None``: not known.
         interval_ns: 90 % interval of the median.
         samples_ns: all samples, in order.
         source: "measured", "derived", "interpolated", "modelled" or "profiled"; followed by "drifting" if the
@@ -178,6 +187,7 @@ class LatencyEntry(Record, kw_only=True):
     unit: str
     latency_ns: int
     interval_ns: tuple[int, int]
+    in_turn_ns: int | None = None
     samples_ns: tuple[int, ...] = ()
     source: str = "measured"
     below_noise: bool = False

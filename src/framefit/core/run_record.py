@@ -415,6 +415,7 @@ class LayerLatency(Record, kw_only=True):
         interval_ns: 90 % interval.
         source: of the table's entry ("measured", ...); "interpolated" or "modelled": by a fallback;
             "view": it has no entry, and moves nothing.
+        evicted_ns: what it takes more in turn with other layers than alone; 0 where that is not known.
     """
 
     name: str
@@ -422,6 +423,7 @@ class LayerLatency(Record, kw_only=True):
     latency_ns: int
     interval_ns: tuple[int, int]
     source: str
+    evicted_ns: int = 0
 
 
 class LatencyEstimate(Record, kw_only=True):

@@ -1,8 +1,9 @@
 """Additivity: how far the latency of whole networks differs from the sum of their layers, and how to correct it.
 
 A few networks are measured whole, others than those to be estimated later. Their latency without overhead is fitted
-by a factor for each class of layers, a time for each node, and a time for each byte of weights. None of these is
-negative (nonnegative least squares; Lawson and Hanson, 1974, "Solving Least Squares Problems", chapter 23); each has a
+by a factor for each class of layers, a part of what layers take more in turn with others than alone, a time for each
+node, and a time for each byte of weights. That part grows with a network's weights, since it evicts its own layers from
+the caches; by which size it grows is chosen by the networks that are left out. None of these is negative (nonnegative least squares; Lawson and Hanson, 1974, "Solving Least Squares Problems", chapter 23); each has a
 prior around what changes nothing (ridge regression; Hastie, Tibshirani and Friedman, 2009, "The Elements of
 Statistical Learning", section 3.4.1), and a class that no audited network has is taken to be like the others. The fit
 is of relative errors, and outliers have little weight (Huber, 1964).
@@ -38,8 +39,8 @@ from framefit.devices.device import Device
 from framefit.errors import InputError
 from framefit.latency.estimate import Estimator
 from framefit.latency.rounds import Rounds
-from framefit.latency.terms import CLASSES, layers_digest, terms_of
-from framefit.stats import huber_weights
+from framefit.latency.terms import CLASSES, evicted_share, layers_digest, terms_of
+from framefit.stats import Z90, huber_weights
 
 Floats = npt.NDArray[np.float64]
 LEAST_NETWORKS = 3
@@ -48,10 +49,13 @@ _SURE = 2.0  # and by this many standard errors of the gain
 _ITERATIONS = 20
 _SCATTER = 0.04  # of a network's latency: the prior of what no term explains
 _COMMON, _OWN = 0.3, 0.05  # prior standard deviations of factors around 1: what classes share, what each one has
-_SHARE = 0.3  # the same, of the part of a usual network's latency that nodes or weights take
+_SHARE = 0.3  # the same, of the part of a usual network's latency that evictions, nodes or weights take
+_REMAINING = 0.05  # of nodes and weights, where it was measured what evictions cost the layers
+_EVICTING = tuple(1 << power for power in range(21, 27))  # bytes: between a second- and a third-level cache
+_OFTEN = 0.9  # of left-out networks: their standard deviation follows from it, and one strange network is not in it
 MOST_ERROR = 0.1  # standard deviation of left-out networks: a correction that is worse is not applied
 _LEAST_ERROR = 0.005  # the error of an audit of few networks is not stated as less
-_TERMS = (*CLASSES, "weight_ns_per_byte", "node_ns")
+_TERMS = (*CLASSES, "evicted_ratio", "weight_ns_per_byte", "node_ns")
 
 
 def audited_network(model: Model, measured_ns: float, estimator: Estimator) -> AuditedNetwork:
@@ -74,6 +78,7 @@ def audited_network(model: Model, measured_ns: float, estimator: Estimator) -> A
         plain_sum_ns=estimate.plain_sum_ns,
         overhead_ns=estimate.overhead_ns,
         class_ns={name: ns for name, ns in sums.items() if ns},
+        evicted_ns=round(sum(estimator.evicted_ns(model))),
         weight_bytes=terms.weight_bytes,
         nodes=terms.nodes,
         digest=layers_digest(model),
@@ -102,11 +107,14 @@ def audit(networks: Sequence[AuditedNetwork]) -> AdditivityAudit:
                 where=network.name,
                 remedy="audit with larger networks, or measure the overhead again",
             )
-    columns = np.asarray([_columns(network) for network in networks], np.float64)
-    measured, every = whole - overhead, np.arange(len(networks))
+    measured = whole - overhead
+    evicting = _EVICTING if any(network.evicted_ns for network in networks) else _EVICTING[:1]
+    tried = [(np.asarray([_columns(network, size) for network in networks]), size) for size in evicting]
+    left_outs = [_left_out(columns, measured) for columns, _ in tried]
+    best = int(np.argmin([np.abs(left_out / measured - 1).mean() for left_out in left_outs]))
+    (columns, evicting_bytes), left_out = tried[best], left_outs[best]
     coefficients = _fitted(columns, measured)
     plain = columns @ _NEUTRAL
-    left_out = np.asarray([columns[i] @ _fitted(columns[every != i], measured[every != i]) for i in every])
     if not _better(np.abs(left_out / measured - 1), np.abs(plain / measured - 1)):
         coefficients, left_out = _NEUTRAL, plain
     corrected = columns @ coefficients
@@ -121,9 +129,11 @@ def audit(networks: Sequence[AuditedNetwork]) -> AdditivityAudit:
     return AdditivityAudit(
         correction=Correction(
             class_factors={name: values[name] for name in CLASSES if name in seen},
+            evicted_ratio=values["evicted_ratio"],
+            evicting_bytes=evicting_bytes if values["evicted_ratio"] else 0,
             weight_ns_per_byte=values["weight_ns_per_byte"],
             node_ns=values["node_ns"],
-            error_ratio=max(float(off.mean() * np.sqrt(np.pi / 2)), _LEAST_ERROR),
+            error_ratio=max(float(np.quantile(off, _OFTEN)) / Z90, _LEAST_ERROR),
             networks=len(networks),
         ),
         terms=tuple(seen),
@@ -138,10 +148,19 @@ def audit(networks: Sequence[AuditedNetwork]) -> AdditivityAudit:
 
 
 _NEUTRAL = np.asarray([float(name in CLASSES) for name in _TERMS])
+_EVICTED = _TERMS.index("evicted_ratio")
 
 
-def _columns(network: AuditedNetwork) -> list[float]:
-    return [*(network.class_ns.get(name, 0.0) for name in CLASSES), network.weight_bytes, network.nodes]
+def _columns(network: AuditedNetwork, evicting_bytes: int) -> list[float]:
+    by_class = (network.class_ns.get(name, 0.0) for name in CLASSES)
+    evicted = network.evicted_ns * evicted_share(network.weight_bytes, evicting_bytes)
+    return [*by_class, evicted, network.weight_bytes, network.nodes]
+
+
+def _left_out(columns: Floats, measured: Floats) -> Floats:
+    """Each network's latency by the fit to all others."""
+    every = np.arange(len(measured))
+    return np.asarray([columns[i] @ _fitted(columns[every != i], measured[every != i]) for i in every])
 
 
 def _better(off: Floats, before: Floats) -> bool:
@@ -156,7 +175,8 @@ def _fitted(columns: Floats, measured: Floats) -> Floats:
     relative = columns / measured[:, None]
     usual = np.maximum(np.sqrt((relative**2).mean(axis=0)), 1e-30)
     covariance = _COMMON**2 * np.outer(_NEUTRAL, _NEUTRAL)
-    covariance += np.diag(np.where(_NEUTRAL > 0, _OWN, _SHARE / usual) ** 2)
+    share = np.where(columns[:, _EVICTED].any() & (np.arange(len(_TERMS)) > _EVICTED), _REMAINING, _SHARE)
+    covariance += np.diag(np.where(_NEUTRAL > 0, _OWN, share / usual) ** 2)
     prior = _SCATTER**2 * np.linalg.inv(covariance)
     weight = np.ones(len(measured))
     coefficients = _NEUTRAL

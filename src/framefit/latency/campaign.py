@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -164,6 +165,13 @@ class Campaign:
             fitted = self._overhead.fit(medians, method)
             main, overheads = fitted.main, fitted.overheads
             entries = [self._entry(launch, medians[:, launch.place], fitted) for launch in launches]
+            if (in_turn := self.rounds.in_turn()) is not None:
+                around = self._overhead.fit(in_turn, method)
+                entries = [
+                    msgspec.structs.replace(entry, in_turn_ns=max(round(layer[0]), entry.latency_ns))
+                    for entry, launch in zip(entries, launches, strict=True)
+                    for layer in [in_turn[:, launch.place] - around.of(launch).values_ns]
+                ]
             warnings += _ill_conditioned(overheads)
         else:
             reason = "the campaign ended before its first round was complete"

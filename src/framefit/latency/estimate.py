@@ -69,6 +69,12 @@ class _Price:
     source: str
     shared: str
     covered: bool
+    in_turn_ns: float | None = None
+
+    @property
+    def evicted_ns(self) -> float:
+        """What it takes more in turn with other layers, as far as that is known."""
+        return 0.0 if self.in_turn_ns is None else self.in_turn_ns - self.latency_ns
 
 
 class Estimator:
@@ -114,6 +120,14 @@ class Estimator:
         """
         return class_sums(model.layers, (price.latency_ns for price in self._prices(model, None)))
 
+    def evicted_ns(self, model: Model) -> list[float]:
+        """What each layer takes more in turn with others than alone, in ns.
+
+        Raises:
+            InputError: as :meth:`estimate` does.
+        """
+        return [price.evicted_ns for price in self._prices(model, None)]
+
     def estimate(self, model: Model, names: Sequence[str] | None = None) -> LatencyEstimate:
         """Estimate the latency of a launch of a whole model or segment.
 
@@ -136,7 +150,8 @@ class Estimator:
         digest = layers_digest(model) if self._audited or self._measured else ""
         audited, measured = self._audited.get(digest), self._measured.get(digest)
         if audited is None:
-            added = correction_ns(by_class, terms_of(model), table.correction)
+            evicted = math.fsum(price.evicted_ns for price in prices)
+            added = correction_ns(by_class, evicted, terms_of(model), table.correction)
         else:  # a prediction does not know what the network itself took
             added = audited.left_out_ns - audited.plain_sum_ns - audited.overhead_ns
         total = max(plain + added + overhead, 0.0)
@@ -152,6 +167,7 @@ class Estimator:
                 latency_ns=round(scale * price.latency_ns),
                 interval_ns=(math.floor(scale * price.interval_ns[0]), math.ceil(scale * price.interval_ns[1])),
                 source=price.source,
+                evicted_ns=round(price.evicted_ns),
             )
             for layer, price in zip(model.layers, prices, strict=True)
         )
@@ -269,7 +285,13 @@ class Estimator:
 def _of_entry(entry: LatencyEntry) -> _Price:
     drifting = "drifting" if entry.source.endswith("drifting") else f"{entry.op} {sorted(entry.configuration.items())}"
     return _Price(
-        entry.latency_ns, entry.deviation_ns, entry.interval_ns, entry.source, f"entry {drifting}", covered=True
+        entry.latency_ns,
+        entry.deviation_ns,
+        entry.interval_ns,
+        entry.source,
+        f"entry {drifting}",
+        covered=True,
+        in_turn_ns=entry.in_turn_ns,
     )
 
 
@@ -435,6 +457,7 @@ def _joined(layer: Layer, parts: list[LayerLatency]) -> LayerLatency:
         latency_ns=total,
         interval_ns=(max(round(total - low), 0), round(total + high)),
         source=", ".join(sources) if sources else "part of another layer",
+        evicted_ns=sum(part.evicted_ns for part in parts),
     )
 
 

@@ -220,6 +220,7 @@ class Rounds:
                 run.turns_ns = np.concatenate([run.turns_ns, first])
         turns = samples[is_reference].transpose(1, 0, 2).reshape(-1, RUNS)
         reference.samples_ns = np.concatenate([reference.samples_ns, turns])
+        reference.turns_ns = np.concatenate([reference.turns_ns, launches[is_reference][:, :, 0].T.ravel()])
         return bool(samples.shape[1] == missing)
 
     def drop_slow(self) -> None:
@@ -253,6 +254,12 @@ class Rounds:
             drawn = np.random.default_rng(self._seed).standard_normal((_REPLICATES, len(kept)))
             return np.vstack([means, means + drawn * np.sqrt(variances)])
         return replicates([run.rounds_ns for run in self.runs], np.random.default_rng(self._seed), self._kept)
+
+    def in_turn(self) -> Floats | None:
+        """As :meth:`medians`, of each turn's first launch; ``None`` where caches do not count, or some are not known."""
+        if not self._resident or not all(len(run.turns_ns) for run in self.runs):
+            return None
+        return replicates([run.turns_ns for run in self.runs], np.random.default_rng(self._seed), self._kept)
 
     def median_ns(self, place: int) -> float:
         """Row 0 of :meth:`medians` for a run that has samples."""

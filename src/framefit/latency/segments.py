@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from framefit.core.latency_table import LatencyTable
 from framefit.core.model import Layer, Model, TensorInfo
+from framefit.core.run_record import LayerLatency
 from framefit.errors import InputError
 from framefit.latency.calibrate import entry_work, work_bytes
 from framefit.latency.estimate import Estimator
@@ -58,16 +59,23 @@ class SegmentPrices:
     Args:
         model: it has the device's fused groups as layers.
         estimator: of the table and unit.
-        layers_ns: latencies of the layers, if they were looked up before.
+        layers: latencies of the layers, if they were looked up before.
 
     Raises:
         InputError: a layer has no entry.
     """
 
-    def __init__(self, model: Model, estimator: Estimator, layers_ns: Sequence[float] | None = None) -> None:
+    def __init__(self, model: Model, estimator: Estimator, layers: Sequence[LayerLatency] | None = None) -> None:
         self._model, self._table = model, estimator.table
-        looked_up = estimator.layers_ns(model) if layers_ns is None else layers_ns
-        self._sums = np.concatenate([[0.0], np.cumsum(np.asarray(looked_up, np.float64))])
+        if layers is None:
+            latency_ns, evicted_ns = estimator.layers_ns(model), estimator.evicted_ns(model)
+        else:
+            latency_ns = [float(layer.latency_ns) for layer in layers]
+            evicted_ns = [float(layer.evicted_ns) for layer in layers]
+        self._sums, self._evicted = (
+            np.concatenate([[0.0], np.cumsum(np.asarray(values, np.float64))]) for values in (latency_ns, evicted_ns)
+        )
+        self._weight_bytes = terms_of(model).weight_bytes
         self._read: dict[str, list[int]] = {}
         self._made: dict[str, int] = {}
         for index, layer in enumerate(model.layers):
@@ -85,7 +93,9 @@ class SegmentPrices:
         run, plain = self._run(first, last), float(self._sums[last + 1] - self._sums[first])
         transfer = transfer_ns(run, self._table.overhead) + self._copies_ns(first, last)
         by_class = class_sums(run.layers, np.diff(self._sums[first : last + 2]).tolist())
-        return max(plain + correction_ns(by_class, terms_of(run), self._table.correction) + transfer, 0.0)
+        evicted = float(self._evicted[last + 1] - self._evicted[first])
+        added = correction_ns(by_class, evicted, terms_of(run), self._table.correction, self._weight_bytes)
+        return max(plain + added + transfer, 0.0)
 
     def times(self, runs: Sequence[tuple[int, int]]) -> SegmentTimes:
         """Durations of runs of layers, and the costs of the cuts between them.

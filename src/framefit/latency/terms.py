@@ -1,8 +1,10 @@
 """What a network takes beyond its layers, in numbers that a correction multiplies: nodes, weights, classes of layers.
 
 Layers that are measured alone find their weights in a core's own cache; in a whole network other layers have
-evicted them since the last frame, although each of them would fit. A runtime takes some time between two nodes. And
-classes of layers differ in how they use what the layers before them left in the caches.
+evicted them since the last frame, although each of them would fit. How much that costs is measured: a layer's first
+launch behind those of other layers, beside its repeated ones. A network evicts a part of it, the more the larger it
+is. A runtime takes some time between two nodes. And classes of layers differ in how they use what the layers before
+them left in the caches.
 """
 
 from __future__ import annotations
@@ -86,12 +88,33 @@ def _class_of(op: str) -> str:
     return next((name for name, parts in CLASSES.items() if any(part in op for part in parts)), "element")
 
 
-def correction_ns(by_class: Mapping[str, float], terms: Terms, correction: Correction | None) -> float:
-    """Correction of a sum of layers, given by class, in nanoseconds; it may be negative."""
+def evicted_share(weight_bytes: float, evicting_bytes: float) -> float:
+    """Which part of its layers' caches a network of so many bytes of weights evicts between two launches, 0 to 1."""
+    return weight_bytes / (weight_bytes + evicting_bytes) if weight_bytes else 0.0
+
+
+def correction_ns(
+    by_class: Mapping[str, float],
+    evicted_ns: float,
+    terms: Terms,
+    correction: Correction | None,
+    network_bytes: int | None = None,
+) -> float:
+    """Correction of a sum of layers, in nanoseconds; it may be negative.
+
+    Args:
+        by_class: the layers' latencies, added up by class.
+        evicted_ns: what the layers take more in turn with others than alone, added up.
+        terms: of these layers.
+        correction: of the table.
+        network_bytes: weights of the network that they are a part of; ``None``: they are the network.
+    """
     if correction is None:
         return 0.0
+    share = evicted_share(terms.weight_bytes if network_bytes is None else network_bytes, correction.evicting_bytes)
     return (
-        correction.weight_ns_per_byte * terms.weight_bytes
+        correction.evicted_ratio * share * evicted_ns
+        + correction.weight_ns_per_byte * terms.weight_bytes
         + correction.node_ns * terms.nodes
         + math.fsum((factor - 1) * by_class.get(name, 0.0) for name, factor in correction.class_factors.items())
     )

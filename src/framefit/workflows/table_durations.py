@@ -209,6 +209,6 @@ class TableDurations:
         if spread is None and self._few_samples not in self.warnings:
             self.warnings.append(self._few_samples)
         excess = 1 + math.hypot((spread or 1.0) - 1, error_ns / max(estimate.total_ns, 1))
-        prices = SegmentPrices(task.model, self._estimator, [layer.latency_ns for layer in estimate.layers])
+        prices = SegmentPrices(task.model, self._estimator, estimate.layers)
         scale = whole_ns / max(prices.duration_ns(0, len(estimate.layers) - 1), 1.0)
         return _LookedUp(prices, whole_ns, scale, excess)

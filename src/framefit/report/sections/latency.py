@@ -44,6 +44,7 @@ _MOST_BARS = 20
 def _correction_sentence(correction: Correction) -> str:
     """What is added to the plain sum of layers, and how well that does."""
     parts = [f"{factor:.3f} x layers of class {name}" for name, factor in correction.class_factors.items()]
+    parts += [f"{correction.evicted_ratio:.2f} x what layers take more in turn"] * bool(correction.evicted_ratio)
     parts += [f"{format_duration(correction.node_ns)} a node"] * bool(correction.node_ns)
     parts += [f"{correction.weight_ns_per_byte:.3g} ns a byte of weights"] * bool(correction.weight_ns_per_byte)
     return (
