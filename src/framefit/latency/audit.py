@@ -3,10 +3,11 @@
 A few networks are measured whole, others than those to be estimated later. Their latency without overhead is fitted
 by a factor for each class of layers, a part of what layers take more in turn with others than alone, a time for each
 node, and a time for each byte of weights. That part grows with a network's weights, since it evicts its own layers from
-the caches; by which size it grows is chosen by the networks that are left out. None of these is negative (nonnegative least squares; Lawson and Hanson, 1974, "Solving Least Squares Problems", chapter 23); each has a
-prior around what changes nothing (ridge regression; Hastie, Tibshirani and Friedman, 2009, "The Elements of
-Statistical Learning", section 3.4.1), and a class that no audited network has is taken to be like the others. The fit
-is of relative errors, and outliers have little weight (Huber, 1964).
+the caches; by which size it grows is chosen by the networks that are left out. None of these is negative (nonnegative
+least squares; Lawson and Hanson, 1974, "Solving Least Squares Problems", chapter 23); each has a prior around what
+changes nothing (ridge regression; Hastie, Tibshirani and Friedman, 2009, "The Elements of Statistical Learning",
+section 3.4.1), and a class that no audited network has is taken to be like the others. The fit is of relative errors,
+and outliers have little weight (Huber, 1964).
 The correction applies only if it lowers the error of networks that were left out of its fit (ibid., section 7.10).
 
 Nothing is multiplied onto the whole sum of networks that exceed a cache: what they lack is additive. Weights that a
@@ -231,19 +232,22 @@ def with_audit(
     warnings = list(table.warnings)
     try:
         result = audit(tuple(networks.values()))
-        if result.correction.error_ratio > MOST_ERROR and known and len(networks) > len(known):
-            warnings.append(_great_error("by the calibration alone", result))
+        if (refused := too_great(result, "by the calibration alone")) and known and len(networks) > len(known):
+            warnings.append(refused)
             result = audit(known)
     except InputError as error:
         warnings.append(f"not audited: {'; '.join([error.what, *reasons])}")
         return msgspec.structs.replace(table, warnings=tuple(warnings))
-    if result.correction.error_ratio > MOST_ERROR:
-        warnings.append(_great_error("not", result))
+    if refused := too_great(result):
+        warnings.append(refused)
         return msgspec.structs.replace(table, correction=None, audit=None, warnings=tuple(warnings))
     return msgspec.structs.replace(table, correction=result.correction, audit=result, warnings=tuple(warnings))
 
 
-def _great_error(how: str, result: AdditivityAudit) -> str:
+def too_great(result: AdditivityAudit, how: str = "not") -> str:
+    """Why a correction must not be applied, since it leaves too great an error; "" where it may be."""
+    if result.correction.error_ratio <= MOST_ERROR:
+        return ""
     return (
         f"{how} corrected: networks left out of the fit differ by {100 * result.correction.error_ratio:.0f} % (at most "
         f"{100 * MOST_ERROR:.0f} %): stop other programs (framefit doctor), and measure again"

@@ -38,10 +38,12 @@ from framefit.latency.audit import (
     SPEED_RATIO,
     audit,
     audit_networks,
+    audited_network,
     check_correction,
     check_launches,
     correction_path,
     stored_correction,
+    too_great,
     with_audit,
 )
 from framefit.latency.campaign import LEAST_REPEATS, MOST_KEPT, MOST_REPEATS, NARROW, Campaign
@@ -57,6 +59,7 @@ __all__ = ["calibrate", "measure"]
 
 
 _REFINE_SECONDS = 30.0  # by default: a third of the time for a table of a MobileNetV2
+_AUDIT_SECONDS = 3.0  # of each audited network
 _NAMED = 5  # layers in a warning
 _FIRST_SHAPES = 6  # of a grid, before the uncertainty is estimated for the first time
 _MORE_SHAPES = 0.25  # of the number that was measured, in each turn
@@ -74,6 +77,8 @@ class _TableBuilder:
 
     Attributes:
         grouped: the models that were added, with fused groups as layers.
+        known: networks that were measured whole, by which the table is corrected.
+        warnings: so far, besides those of the table.
     """
 
     def __init__(
@@ -86,22 +91,22 @@ class _TableBuilder:
         stop: Callable[[], bool] | None,
         notify: Notify,
         on_round: Callable[[int, int], None] | None,
+        audited: bool = False,
     ) -> None:
         self._device, self._unit, self._settings, self._earlier = device, unit, settings, earlier
+        self._audited = audited
         self._stop, self._notify, self._on_round = stop, notify, on_round
         self._as_lowered = device.capabilities.lowers and settings.fusions == "device"
         self._begun = device.clock.now_ns()
         self._models: list[Model] = []
         self.grouped: list[Model] = []
+        self.known: tuple[AuditedNetwork, ...] = ()
         self._subjects: dict[str, Subject] = {}
-        self._audited: dict[str, Subject] = {}
-        self._networks: list[tuple[Model, Model]] = []
-        self._known: tuple[AuditedNetwork, ...] = ()
-        self._disturbed = ""
+        self.disturbed = ""
         self._failed: dict[str, Unmeasured] = {}
         known = None if earlier is None else earlier.fusions
         self._fusions = list(known or ())  # those of the first model that had a pair are used
-        self._warnings: list[str] = []
+        self.warnings: list[str] = []
 
     def add(self, model: Model) -> None:
         """Add a model's layers."""
@@ -109,41 +114,72 @@ class _TableBuilder:
         self._models.append(model)
         self.grouped.append(grouped)
         if model.weight_inputs and self._device.capabilities.lowers:
-            self._warnings.append(_weight_inputs(model))
+            self.warnings.append(_weight_inputs(model))
         self._subjects |= {subject.key: subject for subject in subjects if subject.key not in self._subjects}
         self._failed |= {str((layer.op, layer.configuration)): layer for layer in failed}
 
     def correct_by(self, stored: MachineCorrection) -> bool:
         """Correct the table by networks that were measured before; false: the device has changed since then."""
         applies, warning = check_correction(stored, self._device)
-        self._warnings += [warning] * bool(warning)
+        self.warnings += [warning] * bool(warning)
         if applies and stored.audit is not None:
-            self._known = stored.audit.networks
+            self.known = stored.audit.networks
         return applies
 
-    def audit(self, kept: Sequence[Model]) -> str:
-        """Add networks to measure whole, with their layers, if there is enough time; return why not, or ""."""
+    def audit(self, networks: Sequence[Model]) -> str:
+        """Measure whole networks and their layers, if there is enough time; return why not, or "".
+
+        On a resident unit each network has a campaign of its own, as a model that a user measures: what a layer's first
+        launch finds in the caches depends on how much is launched before it.
+        """
         settings = self._settings
-        pairs = [(network, *self._layers(network)[:2]) for network in kept]
-        fresh = {
-            subject.key: subject
-            for _, _, subjects in pairs
-            for subject in subjects
-            if subject.key not in self._subjects
-        }
-        if settings.max_seconds is not None and kept:
-            needed = self._needed_seconds(kept, len(self._subjects) + len(fresh))
+        subjects = {subject.key for network in networks for subject in self._layers(network)[1]}
+        if settings.max_seconds is not None and networks:
+            needed = self._needed_seconds(networks, len(subjects | self._subjects.keys()))
             left = settings.max_seconds - (self._device.clock.now_ns() - self._begun) / 1e9
             if needed > left:
                 reason = (
-                    f"with {len(kept)} whole networks measuring would take about {needed:.0f} s, but "
+                    f"with {len(networks)} whole networks measuring would take about {needed:.0f} s, but "
                     f"{max(left, 0):.0f} s are left"
                 )
-                self._warnings.append(f"not audited: {reason}: raise --max-seconds, or lower --repeats")
+                self.warnings.append(f"not audited: {reason}: raise --max-seconds, or lower --repeats")
                 return reason
-        self._audited = fresh
-        self._networks = [(network, grouped) for network, grouped, _ in pairs]
+        known: list[AuditedNetwork] = []
+        for group in [[network] for network in networks] if self._as_lowered else [networks] * bool(networks):
+            part = _TableBuilder(
+                self._device,
+                self._unit,
+                msgspec.structs.replace(settings, max_seconds=None),
+                None,
+                stop=self._ended,
+                notify=self._notify,
+                on_round=self._on_round,
+                audited=True,
+            )
+            for network in group:
+                part.add(network)
+            known += part.audited_rows()
+            self.warnings += [text for text in part.warnings if text not in self.warnings]
+            self.disturbed = self.disturbed or part.disturbed
+        self.known += tuple(known)
         return ""
+
+    def audited_rows(self) -> list[AuditedNetwork]:
+        """The models as networks that were measured whole, those of whose layers all have entries."""
+        table = self.table([], None)
+        if not table.entries:
+            return []
+        estimator, rows = Estimator(msgspec.structs.replace(table, networks=()), self._unit), []
+        taken = {network.digest: network.alone_ns for network in table.networks}
+        self.warnings += [text for text in table.warnings if text not in self.warnings]
+        for model in self.grouped:
+            try:
+                rows.append(audited_network(model, taken[layers_digest(model)], estimator))
+            except KeyError:
+                self.warnings.append(f"{model.name} was not launched whole")
+            except InputError as error:
+                self.warnings.append(f"{model.name}: {error.where or 'the table'}: {error.what}")
+        return rows
 
     def table(self, points: Sequence[Model], most: int | None) -> LatencyTable:
         """Measure everything: at most ``most`` one-layer models of a grid; ``None``: as many as there is time for."""
@@ -159,8 +195,7 @@ class _TableBuilder:
         adaptive = most < len(grid) or settings.max_seconds is not None
         choice = ShapeChoice(list(grid.values()))
         first = choice.take((), min(_FIRST_SHAPES, most)) if adaptive else list(grid.values())
-        layers = [*self._subjects.values(), *(self._audited[key] for key in self._audited if key not in grid), *first]
-        layers += [grid[key] for key in self._audited if key in grid and grid[key] not in first]
+        layers = [*self._subjects.values(), *first]
         self._notify(f"compiling {len(layers)} distinct layers")
         campaign = Campaign(
             self._device,
@@ -173,33 +208,30 @@ class _TableBuilder:
             earlier=self._earlier,
             failed=self._failed.values(),
         )
-        wholes = self._whole_runs(campaign, self._networks)
         own = self._whole_runs(campaign, list(zip(self._models, self.grouped, strict=True)))
         if self._earlier is not None:
             campaign.rounds.take_over(self._earlier.runs)
         self._notify(f"measuring {len(layers)} layers")
         complete = campaign.measure(stop=self._ended, on_round=self._on_round)
-        if self._networks and complete:
+        if self._audited and complete:
             complete = self._repeat_slow(campaign)
         table = campaign.table(settings.overhead)
         if adaptive and complete:
             table, complete = self._grown(campaign, table, choice, len(first), most)
         if settings.repeats is None and complete:
             table = self._refined(campaign, table)
-        if (self._networks or self._known) and table.entries and not self._disturbed:
+        if self.known and table.entries and not self.disturbed:
             rounds = campaign.rounds
             measured = [
-                (network, rounds.median_ns(place))
-                for network, place in (*wholes, *own)
-                if len(rounds.runs[place].samples_ns)
+                (network, rounds.median_ns(place)) for network, place in own if len(rounds.runs[place].samples_ns)
             ]
-            table = with_audit(table, measured, self._unit, self._known)
+            table = with_audit(table, measured, self._unit, self.known)
         if table.entries and settings.fusions == "measured":
-            self._warnings += _mismatches(table, self._unit, own, campaign.rounds)
+            self.warnings += _mismatches(table, self._unit, own, campaign.rounds)
         fusions = tuple(self._fusions) if settings.fusions == "measured" else None
         return msgspec.structs.replace(
             table,
-            warnings=(*table.warnings, *self._warnings),
+            warnings=(*table.warnings, *self.warnings),
             fusions=fusions,
             networks=self._measured_networks(campaign.rounds, own),
         )
@@ -233,17 +265,17 @@ class _TableBuilder:
         for attempt in range(_ATTEMPTS):
             if slow <= _FEW_SLOW * count:
                 return True
-            self._warnings.append(f"{slow} of {count} rounds were slow and were measured again")
-            self._notify(f"{self._warnings[-1]}, after a pause")
+            self.warnings.append(f"{slow} of {count} rounds were slow and were measured again")
+            self._notify(f"{self.warnings[-1]}, after a pause")
             clock.sleep_until_ns(clock.now_ns() + _PAUSE_NS * 2**attempt)
             rounds.drop_slow()
             if not campaign.measure(stop=self._ended, on_round=self._on_round):
                 return False
             slow = len(rounds.slow_rounds)
         if slow > _MOST_SLOW * count:
-            self._disturbed = f"{slow} of {count} rounds were slow, after {_ATTEMPTS} attempts, too"
-            self._warnings.append(
-                f"not audited: {self._disturbed}: stop other programs (framefit doctor), and measure again"
+            self.disturbed = f"{slow} of {count} rounds were slow, after {_ATTEMPTS} attempts, too"
+            self.warnings.append(
+                f"not audited: {self.disturbed}: stop other programs (framefit doctor), and measure again"
             )
         return True
 
@@ -268,7 +300,7 @@ class _TableBuilder:
                 stop=self._ended,
             )
             if undecided := sum(not pair.decided for pair in pairs):
-                self._warnings.append(
+                self.warnings.append(
                     f"{model.name}: noise hides whether {undecided} of {len(pairs)} pairs of layers run as one; the "
                     "likelier answer counts: allow more --repeats"
                 )
@@ -284,7 +316,7 @@ class _TableBuilder:
             try:
                 places.append((grouped, campaign.rounds.add("network", network)))
             except FramefitError as error:
-                self._warnings.append(f"{network.name} is not launched whole: {error.what}")
+                self.warnings.append(f"{network.name} is not launched whole: {error.what}")
         return places
 
     def _grown(
@@ -316,10 +348,10 @@ class _TableBuilder:
         self._notify("repeating uncertain measurements")
         begun, seconds = self._begun, settings.max_seconds
         if seconds is None:  # whatever whole networks have taken before
-            begun, seconds = self._device.clock.now_ns(), _REFINE_SECONDS
+            begun, seconds = self._device.clock.now_ns(), _AUDIT_SECONDS if self._audited else _REFINE_SECONDS
         left = campaign.refine(
             begun + round(seconds * 1e9),
-            [_layers_of(grouped) for grouped in (*self.grouped, *(grouped for _, grouped in self._networks))],
+            [_layers_of(grouped) for grouped in self.grouped],
             settings.overhead,
             most_repeats=MOST_REPEATS if settings.max_seconds is None else MOST_KEPT,
             stop=self._ended,
@@ -327,7 +359,7 @@ class _TableBuilder:
         )
         if left:
             more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-            self._warnings.append(
+            self.warnings.append(
                 f"{len(left)} of {len(table.entries)} layers are known neither to {100 * NARROW:g} % nor precisely "
                 f"enough for sums within 1 %: {', '.join(left[:_NAMED])}{more}: allow more time with --max-seconds, "
                 "or more --repeats"
@@ -461,10 +493,9 @@ def measure(
         if stored is not None and builder.correct_by(stored):
             networks = []
         builder.audit(networks)
+        if builtin and builder.known and not device.capabilities.simulated:
+            _calibrated(device, chosen, builder, stored)
         table = builder.table(points, settings.max_shapes)
-        if builtin and networks and table.audit is not None and not device.capabilities.simulated:
-            own = {layers_digest(grouped) for grouped in builder.grouped}
-            _calibrated(device, chosen, table, [row for row in table.audit.networks if row.digest not in own], stored)
     if output is not None:
         write_record(output, table, force=settings.force or settings.resume)
     return table
@@ -507,9 +538,7 @@ def calibrate(
         builder = _TableBuilder(device, unit, measuring, None, stop=stop, notify=notify, on_round=on_round)
         if reason := builder.audit(networks):
             raise InputError(reason, remedy="raise --max-seconds, or lower --repeats")
-        table = builder.table([], None)
-        rows = table.audit.networks if table.audit else ()
-        return _calibrated(device, unit, table, rows, None if settings.force else stored)
+        return _calibrated(device, unit, builder, None if settings.force else stored)
 
 
 @contextlib.contextmanager
@@ -523,15 +552,17 @@ def _quiet(device: Device) -> Iterator[None]:
 
 
 def _calibrated(
-    device: Device,
-    unit: str,
-    table: LatencyTable,
-    networks: Sequence[AuditedNetwork],
-    earlier: MachineCorrection | None,
+    device: Device, unit: str, builder: _TableBuilder, earlier: MachineCorrection | None
 ) -> MachineCorrection:
-    """Store the correction by these networks of a table, or refuse it, so that an ``earlier`` one stays."""
-    reasons = [warning for warning in table.warnings if warning.startswith(("not audited", "not corrected"))]
-    result = audit(networks) if networks and not reasons else None
+    """Store the correction by networks that were measured, or refuse it, so that an ``earlier`` one stays."""
+    reasons = [warning for warning in builder.warnings if warning.startswith("not audited")]
+    result = None
+    try:
+        result = audit(builder.known) if not reasons else None
+    except InputError as error:
+        reasons.append(f"not audited: {error.what}")
+    if result is not None and (refused := too_great(result)):
+        reasons.append(refused)
     launches_ns = check_launches(device, unit)
     if earlier is not None:
         ratio = launches_ns["reference"] / earlier.launches_ns["reference"]
@@ -549,7 +580,7 @@ def _calibrated(
         audit=result,
         refused=tuple(reasons),
         earlier="" if earlier is None else earlier.date,
-        warnings=table.warnings,
+        warnings=tuple(builder.warnings),
     )
     if not reasons:
         write_record(correction_path(device, unit), correction, force=True)

@@ -256,7 +256,7 @@ class Rounds:
         return replicates([run.rounds_ns for run in self.runs], np.random.default_rng(self._seed), self._kept)
 
     def in_turn(self) -> Floats | None:
-        """As :meth:`medians`, of each turn's first launch; ``None`` where caches do not count, or some are not known."""
+        """As :meth:`medians`, of each turn's first launch; ``None`` where caches do not count, or it is not known."""
         if not self._resident or not all(len(run.turns_ns) for run in self.runs):
             return None
         return replicates([run.turns_ns for run in self.runs], np.random.default_rng(self._seed), self._kept)
