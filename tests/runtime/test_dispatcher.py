@@ -817,6 +817,24 @@ def test_a_frame_without_an_instant_holds_no_event_up_longer_than_a_background_s
         assert fates(run, 0)[2] == fate
 
 
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_frame_without_an_instant_is_caught_up_while_no_event_can_come(keeps: bool) -> None:
+    """A late frame that is longer than all background segments runs once an event has just been served.
+
+    One with a state waits for that; else every later frame would be late.
+    """
+    for times_ms, missed in (([], 39 if keeps else 1), ([13], 0), ([33], 2 if keeps else 1)):
+        feed, wake = Feed(frame_source=Source([1, 2, 1])), Entry("wake", [MS], feed=Feed(frame_source=Source([0])))
+        entries = Entry("face", [3 * MS], priority=True, feed=feed, queue=4), Entry("big", [2 * MS]), wake
+        run = dispatcher(FakeDevice({"face": 3 * MS, "big": 2 * MS, "wake": MS}), *entries)
+        run._jobs[0].input = FrameChannel(4, keeps=keeps)
+        run._sporadic = [(2, run._jobs[2])]
+        run._sporadic[0][1].events = Events(Feed(), 50 * MS, times_ns=iter([ms * MS for ms in times_ms]))
+        run.run(40)
+        found = fates(run, 0)
+        assert sum(fate != DONE for fate in found.values()) == missed, (times_ms, found)
+
+
 def test_a_frame_that_waited_for_its_own_instant_is_not_run_early() -> None:
     """A priority frame that ends after the next release leaves the next frame to its own instant, others first."""
     device = FakeDevice(lambda label, number: 9 * MS if number == 0 else {"face": 2 * MS, "voice": MS}[label])

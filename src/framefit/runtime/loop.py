@@ -656,11 +656,9 @@ class Dispatcher:
 
         Frames come without an instant in a burst, when another timetable is in force, or where a stream has not kept
         its beat. To serve them in others' instants would make those late, and so on for ever. The bounds of events
-        rest on how long a segment of those behind them holds the unit up: at most as long as a background one.
+        rest on how long a segment of those behind them holds the unit up: at most as long as a background one. A
+        longer one may run while no event can come yet.
         """
-        held_ns = None
-        if self._sporadic:
-            held_ns = max((ns for _, job in self._background for ns in job.estimates_ns), default=0)
         for index in tuple(self._behind):
             job = self._jobs[index]
             due = sum(due_job == index for _, due_job in self._agenda)
@@ -670,11 +668,19 @@ class Dispatcher:
                 self._behind.discard(index)
                 continue
             left_ns = job.estimates_ns[job.next_segment :]
-            if not job.ready or sum(left_ns) > latest - now or (held_ns is not None and max(left_ns) > held_ns):
+            if not job.ready or sum(left_ns) > latest - now or (self._sporadic and self._holds_events_up(left_ns, now)):
                 continue
             self._launch(index, now, 0 if self._sporadic else latest)
             return True
         return False
+
+    def _holds_events_up(self, segments_ns: Sequence[int], now: int) -> bool:
+        """Whether an event that comes while these segments run may wait for longer than behind background models."""
+        most = max((ns for _, job in self._background for ns in job.estimates_ns), default=0)
+        events = [job.events for _, job in self._sporadic if job.events is not None]
+        next_ns = min((own.possible_ns for own in events), default=now)
+        ends = itertools.accumulate(segments_ns, initial=now)
+        return any(end - max(begin, next_ns) > most for begin, end in itertools.pairwise(ends))
 
     def _drop_overdue(self, index: int, job: Job, now: int) -> None:
         """At an instant of a job drop frames that are overdue already, so that newer ones are not."""

@@ -141,6 +141,11 @@ class Events:
         """When the next one comes after the first release; ``None``: there is none, or nobody knows."""
         return next(self.times_ns, None)
 
+    @property
+    def possible_ns(self) -> int:
+        """When the next one that is taken can come, at the earliest; past where that is at any time."""
+        return self._taken_ns + self.distance_ns
+
     def come(self, time_ns: int) -> tuple[int, int, bool] | None:
         """An event comes: its number, when it came, and whether it is far enough from the one before.
 
