@@ -14,10 +14,6 @@ from fit_workloads import write_network, write_pictures
 from framefit.core.model import Model, listing, with_weights
 
 
-@pytest.fixture(autouse=True)
-def _few_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dozens of plans a fit: replicas on one unit, which planning has tests of its own for, triple what each takes."""
-    monkeypatch.setattr(import_module("framefit.planning.placing"), "_COPIED", 0)
 
 
 @pytest.fixture(scope="session")

@@ -80,6 +80,19 @@ class Rotation:
         places = (self._order[place - len(self._order)] for place in range(self._place, self._place + len(self._order)))
         return next(model for model in places if needed_ns[model] == longest)  # of equals the next in turn
 
+    def goes_on(self, room_ns: int, due_ns: int, span: object, then_ns: Callable[[int], int | None]) -> bool:
+        """Whether the model in turn runs whatever others would, if the rotation yields.
+
+        Args:
+            room_ns: time before the next reserved instant, less guard.
+            due_ns: what its next segment needs, which fits.
+            span: see :meth:`choose`.
+            then_ns: see there.
+        """
+        then = then_ns(self.turn) if self._span == span else None
+        self._span = span
+        return then is None or due_ns + then <= room_ns
+
     def _yielded(
         self,
         needed_ns: Sequence[int | None],
@@ -89,9 +102,7 @@ class Rotation:
         then_ns: Callable[[int], int | None],
     ) -> int:
         """The model in turn, or one of others that use more of what is left of the span."""
-        then = then_ns(self.turn) if self._span == span else None
-        self._span = span
-        if then is None or due_ns + then <= room_ns:
+        if self.goes_on(room_ns, due_ns, span, then_ns):
             return self.turn
         others = [(ns, model) for model, ns in enumerate(needed_ns) if ns is not None and model != self.turn]
         others.sort(key=lambda other: -other[0])

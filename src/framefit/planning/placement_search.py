@@ -78,8 +78,13 @@ def search(costs: Costs, kicks: int = _KICKS, *, anyhow: bool = False) -> tuple[
             of 30 pieces on 4 units.
         anyhow: any placement without a violation is good enough.
     """
+    first = [costs.paths(m, np.zeros((1, len(rows)), np.int64)) for m, rows in enumerate(costs.duration_ns)]
     if costs.capacity_ns <= 0 or not all(_possible(costs, model) for model in range(len(costs.duration_ns))):
-        return [costs.paths(m, np.zeros((1, len(rows)), np.int64)) for m, rows in enumerate(costs.duration_ns)], 0.0
+        return first, 0.0
+    if costs.count == 1:
+        left = costs.capacity_ns - sum(float(first[model].load_ns[0, 0]) for model in costs.priority)
+        load = sum(float(first[model].load_ns[0, 0]) for model in costs.background)
+        return first, min(1.0, max(left, 0.0) / load) if load > 0 else 1.0
     random = np.random.default_rng(0)
     pools, load_bound, start = _priced(costs, random, _FEW_ROUNDS if anyhow else _ROUNDS)
     chosen = [costs.paths(model, units[None]) for model, units in enumerate(start)]

@@ -27,6 +27,7 @@ from framefit.planning.candidates import (
     GAIN,
     Arranged,
     UnitCandidate,
+    UnitSearch,
     arrange_kept,
     arrange_on_units,
     first_fit,
@@ -37,9 +38,9 @@ from framefit.planning.durations import Durations, are_comparable, launch_times,
 from framefit.planning.fixes import verified_fixes
 from framefit.planning.partition import beside, candidate_pieces, planned_quantile_ns
 from framefit.planning.placement import Placement, Problem, Room, Stage
-from framefit.planning.placement_search import solve
+from framefit.planning.placement_search import place, solve
 from framefit.planning.plan import Plan
-from framefit.planning.playback import median_rates
+from framefit.planning.playback import at_medians, median_rates
 from framefit.planning.prices import UnitPrices
 from framefit.planning.priority_search import PrioritySearch, Schedule
 from framefit.planning.replicas import with_replicas
@@ -147,15 +148,29 @@ class Placing:
         searched = self._replicates and _solver_installed() and not (measured or beat.events or beat.preemptive)
         if not searched or pieces > _COPIED or not timetable.feasible or served_share(timetable, beat) >= _ENOUGH:
             return None
+        least = _least_rate(timetable.models, beat) * GAIN
+        if least > self._most_rate(timetable.models, beat):
+            return None
         self._single = False
-        copied, other = self._placed(self._prices.whole(tasks)[0], beat)
-        least = [
-            min(rates[name] / beat.arriving(one.model(name), one.models) for name in rates)
-            for one in (timetable, other)
-            for rates in [median_rates(dataclasses.replace(beat, yields=one.yields), one.models, _PLAYED)[0]]
-        ]
-        self._single = not (other.feasible and self._fits(copied) and least[1] > least[0] * GAIN)
-        return None if self._single else (copied, other)
+        copied = self._prices.refine(self._prices.whole(tasks)[0])
+        search = UnitSearch(self._candidates(copied), beat, self._rooms, self._mode)
+        arranged = with_replicas(search, [search.fitting(place, 1, parted=False)], self._notify, least)
+        if arranged is not None:
+            copied, other = self._settled(copied, arranged, beat)
+            yields = dataclasses.replace(beat, yields=other.yields)
+            if other.feasible and self._fits(copied) and _least_rate(other.models, yields) > least:
+                return copied, other
+        self._single = True
+        return None
+
+    def _most_rate(self, models: Sequence[PlannedModel], beat: Beat) -> float:
+        """The fluid bound at medians on what :func:`_least_rate` says of models on the only unit."""
+        priority = [at_medians(model) for model in models if model.role == "priority"]
+        windows = reserve(dataclasses.replace(beat, excess_ratio=0.0), priority).free_windows(next(iter(self._units)))
+        free_ns = sum(end - begin for window in windows for begin, end in window) / len(windows)
+        background = [model for model in models if model.role == "background"]
+        work_ns = sum(sum(s.median_ns for s in m.segments) * beat.arriving(m, models) for m in background)
+        return min(1.0, free_ns / max(work_ns, 1.0))
 
     def place_events(
         self, priority: Sequence[SegmentedModel], events: Sequence[SegmentedModel], beat: Beat
@@ -392,6 +407,13 @@ class Placing:
             self._search_s -= search.spent_s
         if schedule is not None:
             beat = dataclasses.replace(beat, layout=schedule.layout)
+        return self._settled(tasks, arranged, beat, schedule)
+
+    def _settled(
+        self, tasks: Sequence[SegmentedModel], arranged: Arranged, beat: Beat, schedule: Schedule | None = None
+    ) -> tuple[list[SegmentedModel], Timetable]:
+        """What was arranged, at what its segments really take; arranged again where that is more."""
+        tasks = list(tasks)
         for _ in range(_MOST_ATTEMPTS):
             if not arranged.timetable.feasible:
                 return tasks, arranged.timetable
@@ -607,6 +629,12 @@ class Placing:
             f"{100 * share:.3g} %, on no placement for more than {100 * bound:.3g} %"
         )
         return msgspec.structs.replace(timetable, bound=1 / (bound * slowest), gap_ratio=bound / max(share, 1e-9) - 1)
+
+
+def _least_rate(models: Sequence[PlannedModel], beat: Beat) -> float:
+    """Part of its frames that the least-served background model gets at medians."""
+    rates, _ = median_rates(beat, models, _PLAYED)
+    return min(rates[model.name] / beat.arriving(model, models) for model in models if model.role == "background")
 
 
 def _solver_installed() -> bool:

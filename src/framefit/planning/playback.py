@@ -88,6 +88,10 @@ class PlayedModel:
     read_frames: int = 0
     taken: int = 0
     done: int = 0
+    always: bool = field(init=False)  # whether each window releases a frame
+
+    def __post_init__(self) -> None:
+        self.always = self.demand.releases is None and self.demand.every == 1
 
     def arrive(self, window: int) -> None:
         """A frame is there; where the queue is full it is refused, or the oldest is dropped."""
@@ -177,6 +181,7 @@ class Playback:
         self._taken = taken_ns or {}
         background = [model for model in models if model.role == "background"]
         self.models = [PlayedModel(model, beat.of(model.name)) for model in background]
+        self._released = [model for model in self.models if not model.plan.after]
         self.units = {s.unit: _Unit(s.unit) for model in background for s in model.segments}
         for model in self.models:
             self._stage(model)
@@ -219,8 +224,8 @@ class Playback:
             begin: its release, absolute.
             free: unit -> spans after the release.
         """
-        for model in self.models:
-            if not model.plan.after and self.beat.released(model.plan.name, index) is not None:
+        for model in self._released:
+            if model.always or self.beat.released(model.plan.name, index) is not None:
                 model.arrive(index)
         for name, unit in self.units.items():
             unit.enter([(begin + start, begin + end) for start, end in free[name]])
@@ -251,13 +256,13 @@ class Playback:
         if span is None or span[0] > now:
             unit.now = None if span is None else span[0]
             return None
-        chosen: int | None = unit.rotation.turn
-        due = self._needed(unit.stages[unit.rotation.turn], now)
-        if unit.rotation.yields:
+        rotation, room = unit.rotation, span[1] - now
+        chosen: int | None = rotation.turn
+        due = self._needed(unit.stages[rotation.turn], now)
+        within = (begin, span[1])
+        if due is None or due > room or (rotation.yields and not rotation.goes_on(room, due, within, unit.then_ns)):
             needed = [self._needed(stage, now) for stage in unit.stages]
-            chosen = unit.rotation.choose(needed, span[1] - now, (begin, span[1]), unit.then_ns)
-        elif due is None or due > span[1] - now:
-            chosen = unit.rotation.choose([self._needed(stage, now) for stage in unit.stages], span[1] - now)
+            chosen = rotation.choose(needed, room, within, unit.then_ns if rotation.yields else None)
         if chosen is None:
             unit.waits(now)
             return None

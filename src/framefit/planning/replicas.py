@@ -93,18 +93,21 @@ class _Played:
         return sum(len(turns) for turns in self.turns.values()) + self.yields
 
 
-def with_replicas(search: UnitSearch, arranged: Sequence[Arranged], notify: Notify) -> Arranged | None:
+def with_replicas(
+    search: UnitSearch, arranged: Sequence[Arranged], notify: Notify, least: float | None = None
+) -> Arranged | None:
     """The workload with replicas where these serve clearly more.
 
     Args:
         search: of the workload.
         arranged: with one replica each.
         notify: receives what is being done.
+        least: part of its frames that the least-served model has to get; default: clearly more than arranged.
 
     Returns:
         ``None``: nothing is gained, or none of them was feasible.
     """
-    return _Replicating(search, sorted(arranged, key=lambda one: one.rank, reverse=True), notify).best()
+    return _Replicating(search, sorted(arranged, key=lambda one: one.rank, reverse=True), notify).best(least)
 
 
 class _Replicating:
@@ -130,8 +133,8 @@ class _Replicating:
         )
         self._may_yield = free and not search.beat.preemptive
 
-    def best(self) -> Arranged | None:
-        """The one that serves most."""
+    def best(self, least: float | None) -> Arranged | None:
+        """The one that serves most, and so much at least."""
         first = self._arranged[0]
         if not first.timetable.feasible:
             return None
@@ -139,7 +142,8 @@ class _Replicating:
         ranked = sorted((one for one in shares if one is not None), key=lambda one: -one.least)[:_COMPARED]
         self._notify("comparing replicas")
         played = self._played(ranked)
-        least = self._rate(first.timetable.models) * GAIN
+        if least is None:
+            least = self._rate(first.timetable.models) * GAIN
         for one in played[:_BUILT]:
             if one.least < least:
                 return None
