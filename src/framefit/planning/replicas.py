@@ -157,32 +157,34 @@ class _Replicating:
     def _placed(self) -> Iterator[Stages]:
         """Those that were arranged, and each model whole on any unit."""
         priority = [c for c in self._search.candidates.values() if c.model.role == "priority"]
-        seen = set()
-        for one in self._arranged:
-            stages = {candidate.model.name: one.placement.stages[candidate.model.name] for candidate in priority}
-            if tuple(stages.items()) not in seen:
-                seen.add(tuple(stages.items()))
-                yield stages
+        placed = [
+            {candidate.model.name: one.placement.stages[candidate.model.name] for candidate in priority}
+            for one in self._arranged
+        ]
         possible = [[unit for unit in self._names if all(one.supported[unit])] for one in priority]
-        if self._search.beat.layout is not None or math.prod(map(len, possible)) > _PLACED:
-            return
-        alike = self._alike()
-        known = set()
-        for units in itertools.product(*possible):
-            order = {unit: number for number, unit in enumerate(dict.fromkeys(units))}
-            key = tuple((alike[unit], order[unit]) for unit in units)
-            stages = {
-                candidate.model.name: (Stage(unit, 0, len(candidate.names) - 1),)
-                for candidate, unit in zip(priority, units, strict=True)
-            }
-            if key in known or tuple(stages.items()) in seen:
-                continue
-            known.add(key)
-            yield stages
+        if self._search.beat.layout is None and math.prod(map(len, possible)) <= _PLACED:
+            placed += [
+                {
+                    candidate.model.name: (Stage(unit, 0, len(candidate.names) - 1),)
+                    for candidate, unit in zip(priority, units, strict=True)
+                }
+                for units in itertools.product(*possible)
+            ]
+        alike, known = self._alike(), set()
+        for stages in placed:
+            order: dict[str, int] = {}  # which of the units that are alike it is decides nothing
+            key = tuple(
+                (name, stage.first, alike[stage.unit], order.setdefault(stage.unit, len(order)))
+                for name, own in stages.items()
+                for stage in own
+            )
+            if key not in known:
+                known.add(key)
+                yield stages
 
     def _alike(self) -> dict[str, int]:
-        """Of each unit the number of the first one which is like it."""
-        if self._search.beat.links:
+        """Of each unit the number of the first one which is like it; where some models stay where they are, none is."""
+        if self._search.beat.links or any(self._models[model] not in self._several for model in self._costs.background):
             return {unit: number for number, unit in enumerate(self._names)}
         kinds = []
         for room in self._search.units:
