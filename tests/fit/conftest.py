@@ -14,8 +14,6 @@ from fit_workloads import write_network, write_pictures
 from framefit.core.model import Model, listing, with_weights
 
 
-
-
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with ``net.onnx`` and ``data.npz``."""
