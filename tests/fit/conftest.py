@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
