@@ -42,11 +42,19 @@ def shared_models(shared: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def _trials(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Which backends were tried in processes of their own: once for all tests."""
+    return tmp_path_factory.mktemp("trials")
+
+
 @pytest.fixture(scope="module", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, _trials: Path) -> Iterator[None]:
     """Compiled segments, measurements and images of the tests stay out of the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FRAMEFIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        cache = tmp_path_factory.mktemp("cache")
+        (cache / "trials").symlink_to(_trials)
+        patch.setenv("FRAMEFIT_CACHE", str(cache))
         yield
 
 

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from framefit.core.latency_table import compare_tables, merge_tables, table
     from framefit.core.model import GraphBuilder, Model
-    from framefit.core.target import Target, resolve_target, targets
+    from framefit.core.target import Target, resolve_target
     from framefit.core.timetable import Timetable
     from framefit.core.workload import Workload, load_workload
     from framefit.devices.diagnosis import doctor
     from framefit.devices.npu.costs import cycles
+    from framefit.devices.registry import targets
     from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
     from framefit.fit.loop import fit
     from framefit.latency.estimate import estimate
@@ -79,7 +80,7 @@ _HOME = {
     "measure": "framefit.latency.measure",
     "merge_tables": "framefit.core.latency_table",
     "table": "framefit.core.latency_table",
-    "targets": "framefit.core.target",
+    "targets": "framefit.devices.registry",
     "treeify": "framefit.workflows.search",
     "write_report": "framefit.workflows.report",
 }

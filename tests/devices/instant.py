@@ -113,4 +113,4 @@ def _open(target: Target, settings: MachineSettings, where: Path | None, *, comp
     return InstantDevice(target)
 
 
-BACKEND = Backend(InstantDevice.capabilities, _open)
+BACKEND = Backend(api=1, capabilities=InstantDevice.capabilities, open=_open)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devices.conformance import ClockConformance
 from framefit.devices.clock import RealClock, VirtualClock
+from framefit.testing import ClockConformance
 
 
 @pytest.mark.timed

@@ -7,16 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from devices.conformance import DeviceConformance, arrays_for, small_network
 from fakes import FakeDevice
 from framefit import DeviceError
 from framefit.core.model import TensorInfo
 from framefit.devices.clock import VirtualClock
 from framefit.devices.device import Device, allocate, random_inputs
+from framefit.testing import DeviceConformance, arrays_for, small_network
 
 
 class TestFakeDevice(DeviceConformance):
     """The tests' own device keeps the protocol that real ones keep."""
+
+    computes = False
 
     def make(self, cache: Path, trace_events: int = 1 << 12) -> Device:  # noqa: ARG002  # nothing to keep
         """Fuses the small network's first three nodes."""

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from devices.conformance import DeviceConformance, arrays_for, small_network
 from fakes import FakeDevice
 from framefit.core.events import EventType
 from framefit.core.faults import Fault
@@ -21,6 +20,7 @@ from framefit.devices.device import Binding, Device
 from framefit.devices.faulty import FaultyDevice
 from framefit.devices.npu.device import NpuDevice
 from framefit.errors import DeviceError, HangError, LostUnitError
+from framefit.testing import DeviceConformance, arrays_for, small_network
 
 UNITS = (Unit(name="npu0", core=0), Unit(name="npu1", core=1))
 NOMINAL_NS = 1000
@@ -43,6 +43,8 @@ def launches(faults: Sequence[Fault], *, device: NpuDevice | None = None) -> tup
 
 class TestFaultyDevice(DeviceConformance):
     """Without faults it keeps the protocol as the device does that it goes by."""
+
+    computes = False
 
     def make(self, cache: Path, trace_events: int = 1 << 12) -> Device:  # noqa: ARG002  # nothing to keep
         """The tests' own device."""

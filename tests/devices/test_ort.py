@@ -16,12 +16,12 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from devices.conformance import DeviceConformance, arrays_for, small_network
 from framefit.core.model import GraphBuilder, Model
 from framefit.core.workload import DeviceOptions, MachineSettings, UnitEntry
 from framefit.devices.host import available_cores, pinned
 from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError, InputError
+from framefit.testing import DeviceConformance, arrays_for, small_network
 from networks import NETWORKS, Runner, difference, random_inputs
 
 
@@ -407,7 +407,7 @@ from typing import Any
 
 import numpy as np
 
-from devices.conformance import arrays_for
+from framefit.testing import arrays_for
 from framefit.core.model import GraphBuilder
 from framefit.devices import host
 from framefit.devices.ort import OrtDevice

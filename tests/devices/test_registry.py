@@ -9,7 +9,6 @@ import pytest
 
 import framefit
 from devices import test_ort
-from devices.conformance import DeviceConformance, small_network
 from devices.instant import InstantDevice
 from devices.npu import test_npu_device
 from framefit import InputError
@@ -17,12 +16,15 @@ from framefit.core.target import BACKENDS, Target, Unit, load_target
 from framefit.core.workload import MachineSettings
 from framefit.devices.device import Capabilities
 from framefit.devices.registry import capabilities_of, open_device
+from framefit.testing import DeviceConformance, small_network
 
 TARGET = Target(name="instant", kind="instant", units=(Unit(name="i0"), Unit(name="i1")))
 
 
 class TestInstantDevice(DeviceConformance):
     """It keeps the protocol, and all that it claims."""
+
+    computes = False
 
     def make(self, cache: Path, trace_events: int = 1 << 12) -> InstantDevice:  # noqa: ARG002 - nothing to keep
         """Two units."""
@@ -41,6 +43,7 @@ class TestInstantDevice(DeviceConformance):
         ("modelled", test_ort.TestOrtDevice),
         ("simulated", test_ort.TestOrtDevice),
         ("layer_events", test_ort.TestOrtDevice),
+        ("tells_layer_times", test_ort.TestOrtDevice),
     ],
 )
 def test_a_wrong_claim_fails(claimed: str, suite: type[DeviceConformance], tmp_path: Path) -> None:
@@ -61,7 +64,7 @@ def test_every_capability_has_its_check() -> None:
 @pytest.fixture
 def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of a target of the new kind, with the line that makes it known."""
-    monkeypatch.setitem(BACKENDS, "instant", "devices.instant")
+    monkeypatch.setitem(BACKENDS, "instant", "devices.instant:BACKEND")
     monkeypatch.setenv("FRAMEFIT_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "target.toml"
     path.write_text('name = "instant"\nkind = "instant"\n[[units]]\nname = "i0"\n')

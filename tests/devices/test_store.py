@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from devices.conformance import small_network
 from framefit import GraphBuilder, Model
 from framefit.core.latency_table import LatencyTable
 from framefit.core.workload import MachineSettings
 from framefit.devices.host import fingerprint
 from framefit.devices.measure import Measurement
 from framefit.devices.store import MeasurementStore
+from framefit.testing import small_network
 
 CPU = MachineSettings()
 SAMPLES = np.asarray([5, 3, 4, 8], np.int64)

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from devices.conformance import arrays_for
 from framefit import GraphBuilder, InputError, Model, estimate, measure, plan, run, simulate
 from framefit.core.trees import Forest
 from framefit.devices.trees.device import TreesDevice
+from framefit.testing import arrays_for
 from framefit.trees.exporting import with_trees
 from trees_cases import stand_in
 from workloads import measure_briefly, no_noise, small, write_app, write_models, write_target

@@ -528,7 +528,8 @@ class TargetsSettings(Settings, kw_only=True):
     name: Annotated[
         str | None,
         option(
-            "Built-in target, or path of a target.toml (default: all are listed); fit: a new one from a table.",
+            "Built-in target, path of a target.toml, or a backend with its device (default: all are listed); fit: a "
+            "new one from a table.",
             argument=True,
             metavar="NAME",
         ),
@@ -549,7 +550,7 @@ class TargetsSettings(Settings, kw_only=True):
 
 @_command(TargetsSettings, Screen)
 def targets(given: dict[str, Any], screen: Screen) -> None:
-    """List the built-in targets, show everything about one, or describe a device by a table that was measured on it.
+    """List the built-in targets and what installed backends find here, show one, or describe a device by a table.
 
     Example: framefit targets vpu -o mine.toml
 
@@ -558,10 +559,12 @@ def targets(given: dict[str, Any], screen: Screen) -> None:
     settings = settings_of(TargetsSettings, given)
     if settings.name is None and settings.output is not None:
         raise InputError("-o copies the file of a target, but no target is named", remedy="give NAME, too")
-    from framefit.core.target import describe_target, targets
+    from framefit.core.target import describe_target
     from framefit.report.terminal import view
 
     if settings.name is None:
+        from framefit.devices.registry import targets
+
         listed = targets()
         show_json(listed) if screen.json else show(view(listed))
         return

@@ -17,8 +17,10 @@ from framefit.core.verdict import Verdict, verdict_of
 from framefit.core.workload import Role
 
 __all__ = [
+    "BackendSummary",
     "CycleReport",
     "Finding",
+    "FoundDevice",
     "FrameTable",
     "FrameTimes",
     "HostReport",
@@ -336,11 +338,41 @@ class TargetSummary(Record, kw_only=True):
     checked: str = ""
 
 
+class FoundDevice(Record, kw_only=True):
+    """A device that a backend finds on this machine.
+
+    Attributes:
+        name: as targets name it behind the backend's: "CPU".
+    """
+
+    name: str
+    description: str = ""
+
+
+class BackendSummary(Record, kw_only=True):
+    """A backend that executes models.
+
+    Attributes:
+        kind: as targets name it.
+        package: the installed package that brings it.
+        devices: that it finds here.
+        problem: why it cannot be used, or some of its devices; "": nothing was found.
+    """
+
+    kind: str
+    package: str
+    version: str = ""
+    devices: tuple[FoundDevice, ...] = ()
+    problem: str = ""
+    remedy: str | None = None
+
+
 class TargetList(Record, kw_only=True):
-    """The built-in targets (``framefit targets``), in their fixed order."""
+    """The built-in targets (``framefit targets``), in their fixed order, and backends with the devices they find."""
 
     schema_version: int = 1
     targets: tuple[TargetSummary, ...]
+    backends: tuple[BackendSummary, ...] = ()
 
 
 class LayerCycles(Record, kw_only=True):

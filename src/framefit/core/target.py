@@ -16,17 +16,14 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from framefit.core.files import Record, read_bytes, read_record, write_whole
-from framefit.core.run_record import TargetList, TargetSummary
 from framefit.errors import InputError
 
 __all__ = [
-    "BACKENDS",
-    "BUILTIN_TARGETS",
     "PRECISIONS",
     "Cache",
     "Cost",
@@ -39,20 +36,27 @@ __all__ = [
     "Unit",
     "Variation",
     "absolute_target",
+    "backend_entries",
+    "backend_entry",
+    "builtin_targets",
     "cpu_target",
     "describe_target",
     "load_target",
+    "names_device",
+    "names_file",
     "resolve_target",
     "target_file",
-    "targets",
 ]
 
 
 BACKENDS = {
-    "ort": "framefit.devices.trees.device",  # this machine: ONNX Runtime, and kernels for trees
-    "npu": "framefit.devices.npu.device",  # a described accelerator, simulated
+    "ort": "framefit.devices.trees.device:BACKEND",  # this machine: ONNX Runtime, and kernels for trees
+    "npu": "framefit.devices.npu.device:BACKEND",  # a described accelerator, simulated
+    "openvino": "framefit.devices.openvino:BACKEND",  # this machine: OpenVINO
 }
-"""Kinds of devices that a target may name, and the module whose ``BACKEND`` opens one: one line for each backend."""
+"""Framefit's own backends, in the form of entry points: the kind that a target names, and what opens its devices."""
+BACKEND_GROUP = "framefit.devices"
+"""The group of entry points by which installed packages add backends."""
 BUILTIN_TARGETS = ("vpu", "micro-npu", "vpu-two-queues", "meteor-lake", "edge-8", "gpu", "dsp", "cpu")
 """Names of the built-in targets. The order is a contract: the first name with ``vpu`` is the VPU with one queue."""
 PRECISIONS = {"int4": 4, "int8": 8, "int16": 16, "fp16": 16, "bf16": 16, "fp32": 32}  # bits
@@ -230,6 +234,9 @@ class Unit(Record, kw_only=True):
         name: unique within the target.
         preemptive: whether the operating system can interrupt a running segment; default: on a CPU only.
         core: number of the CPU core, or of the unit's core in event packets; default: the unit's index.
+        device: the backend's device that it is, in the backend's own words ("CPU", "CUDAExecutionProvider"); default:
+            the backend's choice.
+        options: of that device, by the backend's own names.
         memory_mib: for tensors of its segments; default: unlimited.
         operators: supported ones; default: all.
         unsupported: operators that it does not support.
@@ -241,6 +248,8 @@ class Unit(Record, kw_only=True):
     name: str
     preemptive: bool | None = None
     core: int = 0
+    device: str = ""
+    options: dict[str, bool | int | float | str] = {}
     memory_mib: float | None = None
     operators: tuple[str, ...] | None = None
     unsupported: tuple[str, ...] = ()
@@ -426,7 +435,8 @@ class Target(Record, kw_only=True):
 
     Attributes:
         name: its name in ``app.toml``.
-        kind: of device, one of ``BACKENDS``: "ort" (ONNX Runtime on this machine), "npu" (a described accelerator).
+        kind: of device, the name of a backend: "ort" (ONNX Runtime on this machine), "openvino" (OpenVINO on this
+            machine), "npu" (a described accelerator), or one that an installed package adds.
         checked: what its figures were compared with, and the result; "": nothing.
         units: default: one, named like the target.
         links: between units with separate memories; others share theirs.
@@ -482,6 +492,44 @@ class Target(Record, kw_only=True):
         return next((link for link in self.links if set(link.between) == {unit, receiver}), None)
 
 
+class BackendEntry(NamedTuple):
+    """A backend that can be loaded: the kind that targets name, "module:attribute", and the package that brings it."""
+
+    kind: str
+    value: str
+    package: str = "framefit"
+    version: str = ""
+
+
+def backend_entries() -> tuple[BackendEntry, ...]:
+    """Framefit's own backends, then those of installed packages; of entries with one name the first is used."""
+    from importlib import metadata  # takes 40 ms, and is only needed for other packages
+
+    entries = [BackendEntry(kind, value) for kind, value in BACKENDS.items()]
+    for entry in metadata.entry_points(group=BACKEND_GROUP):
+        package = (entry.dist.name, entry.dist.version) if entry.dist else ("unknown", "")
+        entries.append(BackendEntry(entry.name, entry.value, *package))
+    return tuple(entries)
+
+
+def backend_entry(kind: str) -> BackendEntry:
+    """The backend of this name.
+
+    Raises:
+        InputError: there is none.
+    """
+    if kind in BACKENDS:  # without a search through all installed packages
+        return BackendEntry(kind, BACKENDS[kind])
+    entries = {entry.kind: entry for entry in reversed(backend_entries())}
+    if kind in entries:
+        return entries[kind]
+    near = difflib.get_close_matches(kind, entries, n=1)
+    raise InputError(
+        f"{kind!r} is not a kind of device" + (f"; did you mean {near[0]!r}?" if near else ""),
+        remedy=f"choose from {', '.join(reversed(entries))}, or install the package that provides it",
+    )
+
+
 def load_target(path: str | Path) -> Target:
     """Read a ``target.toml``; the path of its latency table becomes absolute.
 
@@ -490,13 +538,10 @@ def load_target(path: str | Path) -> Target:
     """
     path = Path(path)
     target = read_record(path, Target)
-    if target.kind not in BACKENDS:
-        near = difflib.get_close_matches(target.kind, BACKENDS, n=1)
-        raise InputError(
-            f"$.kind = {target.kind!r} is not a kind of device" + (f"; did you mean {near[0]!r}?" if near else ""),
-            where=path,
-            remedy=f"choose from {', '.join(BACKENDS)}",
-        )
+    try:
+        backend_entry(target.kind)
+    except InputError as error:
+        raise InputError(f"$.kind = {error.what}", where=path, remedy=error.remedy) from None
     if target.kind == "npu" and target.processor is None and target.cost.source == "cycles":
         raise InputError(
             "$.processor is missing: the cycle model needs its clock",
@@ -516,6 +561,17 @@ def _is_there(path: Path) -> bool:
         return False
 
 
+def names_device(name: str) -> bool:
+    """Whether a name is a backend's with its device, "openvino:CPU", and not a path."""
+    kind, colon, device = name.partition(":")
+    return bool(colon and kind and device) and Path(name).name == name and Path(name).suffix not in (".toml", ".json")
+
+
+def names_file(name: str) -> bool:
+    """Whether a target's name is a path: neither built in, nor a backend with its device."""
+    return name not in BUILTIN_TARGETS and not names_device(name)
+
+
 def target_file(name_or_path: str | Path, folder: Path | None = None) -> Path:
     """The file of a built-in target, or the path itself.
 
@@ -525,45 +581,58 @@ def target_file(name_or_path: str | Path, folder: Path | None = None) -> Path:
         folder: folder of relative paths; default: the current one.
 
     Raises:
-        InputError: it is neither a built-in name nor a path.
+        InputError: it is neither a built-in name nor a path; a backend's device has no file.
     """
     name = str(name_or_path)
     if name in BUILTIN_TARGETS:
         return Path(__file__).with_name("targets") / f"{name}.toml"
     path = (folder or Path()) / name
+    if names_device(name):
+        raise InputError(f"target {name!r} is a backend's device, which has no file", remedy="write a target.toml")
     if path.suffix in (".toml", ".json") or path.name != name or _is_there(path):
         return path
     near = difflib.get_close_matches(name, BUILTIN_TARGETS, n=1)
     raise InputError(
         f"no built-in target {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
-        remedy=f"choose from {', '.join(BUILTIN_TARGETS)}, or give the path of a target.toml",
+        remedy=f"choose from {', '.join(BUILTIN_TARGETS)}, or give the path of a target.toml, or a backend with its "
+        'device, as in "openvino:CPU"',
     )
 
 
 def absolute_target(name: str, folder: Path) -> str:
-    """Return a built-in target's name unchanged, or the absolute path of the target's file.
+    """Return the name of a built-in target or of a backend's device unchanged, or the absolute path of a target's file.
 
     Args:
         name: as in a workload or a command.
         folder: folder of relative paths.
+
+    Raises:
+        InputError: it is none of these.
     """
-    return name if name in BUILTIN_TARGETS else str(target_file(name, folder).resolve())
+    return str(target_file(name, folder).resolve()) if names_file(name) else name
 
 
 def resolve_target(name_or_path: str | Path, folder: Path | None = None) -> Target:
     """Read the target that ``app.toml`` or a command names.
 
     Args:
-        name_or_path: built-in name, or path of a ``target.toml``.
+        name_or_path: built-in name, path of a ``target.toml``, or a backend with its device ("openvino:CPU").
         folder: folder of relative paths; default: the current one.
 
     Raises:
-        InputError: there is no such target, or its file cannot be used.
+        InputError: there is no such target or backend, or its file cannot be used.
     """
     if name_or_path == "cpu":
         return cpu_target(_available_cores())
     if name_or_path in BUILTIN_TARGETS:
         return _builtin(str(name_or_path))
+    if names_device(str(name_or_path)):
+        kind, _, device = str(name_or_path).partition(":")
+        try:
+            backend_entry(kind)
+        except InputError as error:
+            raise InputError(f"target {name_or_path!r}: {error.what}", remedy=error.remedy) from None
+        return Target(name=str(name_or_path), kind=kind, units=(Unit(name=device, device=device),))
     return load_target(target_file(name_or_path, folder))
 
 
@@ -589,29 +658,13 @@ def _available_cores() -> tuple[int, ...]:
     return tuple(range(os.cpu_count() or 1))
 
 
-def targets() -> TargetList:
-    """The built-in targets, in their fixed order."""
-    return TargetList(
-        targets=tuple(
-            TargetSummary(
-                name=target.name,
-                kind=target.kind,
-                units=tuple(unit.name for unit in target.units),
-                description=target.description,
-                checked=target.checked,
-            )
-            for target in builtin_targets()
-        )
-    )
-
-
 def describe_target(
     name_or_path: str | Path, *, output: str | Path | None = None, force: bool = False
 ) -> tuple[Target, str]:
     """Describe one target, with the sources of its figures.
 
     Args:
-        name_or_path: built-in name, or path of a ``target.toml``.
+        name_or_path: built-in name, path of a ``target.toml``, or a backend with its device.
         output: path for a copy of the target's file, comments included, as a start for one's own.
         force: whether to overwrite it.
 
@@ -622,6 +675,8 @@ def describe_target(
         InputError: there is no such target, its file cannot be used, or ``output`` exists.
     """
     target = resolve_target(name_or_path)
+    if output is None and names_device(str(name_or_path)):
+        return target, ""
     text = read_bytes(target_file(name_or_path))
     if output is not None:
         with write_whole(output, force=force) as file:

@@ -7,7 +7,7 @@ Code outside this room never asks for the class or kind of a device: it asks for
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard
@@ -18,25 +18,18 @@ import numpy.typing as npt
 
 from framefit.core.events import EventType, Trace, TraceMeta
 from framefit.core.latency_table import Value
-from framefit.core.model import Model, TensorInfo
+from framefit.core.model import GraphBuilder, Model, TensorInfo
 from framefit.core.program import Operation
+from framefit.core.run_record import FoundDevice
 from framefit.core.target import Target
 from framefit.core.workload import MachineSettings
 from framefit.devices.clock import Clock, VirtualClock
 from framefit.errors import DeviceError
 
 __all__ = [
-    "Array",
-    "Binding",
-    "Completion",
-    "Device",
-    "Handle",
     "ModelledDevice",
-    "Tensors",
-    "allocate",
     "is_modelled",
     "is_simulated",
-    "random_inputs",
 ]
 
 
@@ -63,6 +56,7 @@ class Capabilities:
             continuously. Otherwise a trace unit of the device orders them and decides which are kept.
         layer_events: Each layer has events of its own; otherwise each launch does.
         ends_launches: :meth:`Device.terminate` makes a running launch fail.
+        tells_layer_times: It tells how long each layer took within a launch (:class:`LayerTimesDevice`).
     """
 
     runs_on_host: bool = False
@@ -74,6 +68,7 @@ class Capabilities:
     collects_events: bool = False
     layer_events: bool = False
     ends_launches: bool = False
+    tells_layer_times: bool = False
 
 
 class Completion(msgspec.Struct, frozen=True, gc=False):
@@ -244,6 +239,25 @@ class SimulatedDevice(Device, Protocol):
         """Multiply the durations of launches on a unit from now on; 1: as modelled."""
 
 
+class LayerTimesDevice(Device, Protocol):
+    """A device that tells how long each layer took within a launch of the whole model."""
+
+    def layer_times_ns(self, model: Model, unit: str, launches: int) -> npt.NDArray[np.int64]:
+        """Launch a model with random inputs, and return the layers' durations as the device counts them.
+
+        Returns:
+            int64, launches x layers of ``model.grouped(self.fusions(model))``; 0 for a layer that takes no time.
+
+        Raises:
+            DeviceError: the model cannot run on this unit.
+        """
+
+
+def tells_layer_times(device: Device) -> TypeGuard[LayerTimesDevice]:
+    """Whether a device tells how long each layer took."""
+    return device.capabilities.tells_layer_times
+
+
 def is_modelled(device: Device) -> TypeGuard[ModelledDevice]:
     """Whether a device states durations of launches; otherwise they have to be measured."""
     return device.capabilities.modelled
@@ -261,12 +275,34 @@ class _Open(Protocol):
         """Open a device as :func:`framefit.devices.registry.open_device` does; ``where``: the target's file."""
 
 
-@dataclass(frozen=True)
-class Backend:
-    """A kind of device: its capabilities, and the function that opens one."""
+def _relu() -> Model:
+    builder = GraphBuilder("trial")
+    builder.output(builder.op("Relu", builder.input("x", (1, 16))), "y")
+    return builder.build()
 
+
+BACKEND_API = 1
+"""Version of this protocol; it changes when a backend has to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """A kind of device, as an entry point names it.
+
+    Attributes:
+        api: the ``BACKEND_API`` that it is written for, as a number.
+        capabilities: of its devices, before one is opened.
+        open: opens a device. Where the machine lacks what a unit names (its ``device``), or its driver, it raises
+            :class:`framefit.errors.InputError`.
+        find: lists the devices that are there.
+        trial: makes a network of one layer that every device of it can run.
+    """
+
+    api: int
     capabilities: Capabilities
     open: _Open
+    find: Callable[[], Sequence[FoundDevice]] = tuple
+    trial: Callable[[], Model] = _relu
 
 
 def target_facts(device: Device) -> dict[str, Value]:

@@ -25,25 +25,21 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.events import Trace
 from framefit.core.files import cache_folder
 from framefit.core.latency_table import Value
 from framefit.core.model import GraphBuilder, Model, folded, free_batch, fused_groups, lowered
 from framefit.core.program import Operation
-from framefit.core.target import Target, Unit, cpu_target
+from framefit.core.run_record import FoundDevice
+from framefit.core.target import Unit, cpu_target
 from framefit.core.workload import MachineSettings, UnitEntry
-from framefit.devices.clock import Clock, RealClock
+from framefit.devices.clock import Clock
 from framefit.devices.device import (
     Array,
-    Binding,
     Capabilities,
-    Completion,
-    EventRecorder,
     Handle,
     Tensors,
     fitting,
     random_inputs,
-    target_facts,
 )
 from framefit.devices.host import (
     available_cores,
@@ -52,6 +48,7 @@ from framefit.devices.host import (
     kept_denormals,
     sums_of_products_saturate,
 )
+from framefit.devices.launching import Launch, LaunchingDevice
 from framefit.errors import DeviceError, HangError, InputError, UnsupportedError
 
 __all__ = ["predictor", "quantised", "slowdown_by_weight_inputs", "weight_nodes"]
@@ -274,7 +271,7 @@ class OrtHandle:
         return OrtBinding(self, io, fixed)
 
 
-class OrtDevice:
+class OrtDevice(LaunchingDevice):
     """CPU cores (or another execution provider), each of which is a unit.
 
     The calling thread executes launches: pin it to the unit's core with :func:`framefit.devices.host.pinned`.
@@ -328,35 +325,22 @@ class OrtDevice:
         _load_libraries(onnxruntime.SessionOptions(), settings.device.custom_ops)
         for place, unit in enumerate(settings.units):
             _check_options(unit, f"$.units[{place}]")
-        self.clock = clock or RealClock()
         self._units = {unit.name: unit for unit in _with_cores(settings.units)}
         cores = settings.cores or (default_core(),)
         self._settings = settings
-        self._target = cpu_target(cores, tuple(_unit(entry) for entry in self._units.values()))
-        self.host_core = self._target.units[0].core
+        target = cpu_target(cores, tuple(_unit(entry) for entry in self._units.values()))
+        super().__init__(target, clock=clock, trace_events=trace_events)
         if len({(unit.provider, *unit.given.items()) for unit in settings.units}) > 1:
             # Another provider cannot execute what one provider makes of a model.
             self.capabilities = dataclasses.replace(self.capabilities, lowers=False)
         self._cache = (cache or cache_folder()) / "segments"
-        self._recorder = EventRecorder(trace_events)
-        self._kinds: dict[str, int] = {}
-        self._run_options = {unit.name: onnxruntime.RunOptions() for unit in self._target.units}
-
-    @property
-    def target(self) -> Target:
-        """Preemptive units, named after their cores."""
-        return self._target
-
-    @property
-    def stored_ratio(self) -> float:
-        """1: arrays are the tensors themselves."""
-        return 1.0
+        self._run_options = {unit.name: onnxruntime.RunOptions() for unit in self.target.units}
 
     def fingerprint(self) -> dict[str, Value]:
         """The machine, its runtime, and the settings: one thread, no spinning, denormals treated as zero."""
         threads = max((unit.width for unit in self._units.values()), default=1)
         used: dict[str, Value] = {"threads": threads, "spinning": False, "denormals": "flushed"}
-        return target_facts(self) | fingerprint() | self._settings.facts() | used
+        return super().fingerprint() | self._settings.facts() | used
 
     def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:
         """Groups of nodes from the graph that the runtime saves at the extended level.
@@ -409,7 +393,7 @@ class OrtDevice:
 
     def compile(self, segment: Model, unit: str, label: str) -> Handle:
         """Make a session, from the cache if this segment was compiled before on such a machine."""
-        place, kind = self._place(unit, label)
+        place, kind = self.place(unit, label)
         cached = self._cache / f"{self._key(segment, unit)}.onnx"
         session = None
         if segment.lowered:
@@ -443,54 +427,17 @@ class OrtDevice:
                 temporary.unlink(missing_ok=True)
         return session
 
-    def _place(self, unit: str, label: str) -> tuple[Unit, int]:
-        """Find a unit by its name, and the number of a label among the trace's kinds.
-
-        Raises:
-            DeviceError: there is no such unit.
-        """
-        try:
-            place = self._target.unit(unit)
-        except KeyError:
-            known = ", ".join(unit.name for unit in self._target.units)
-            raise DeviceError(f"no unit {unit!r}; units: {known}") from None
-        return place, self._kinds.setdefault(label, len(self._kinds))
-
-    def submit(self, binding: Binding) -> Completion:
-        """Run it on the calling thread."""
-        launch: OrtBinding = binding  # type: ignore[assignment]  # not asserted: this lies between two launches
-        now, record = self.clock.now_ns, self._recorder.add_launch
-        started = now()
-        try:
-            launch.run()
-        except Exception as error:  # ONNX Runtime's errors have no common class
-            raise self._failure(launch, error) from error
-        finished = now()
-        record(started, finished, launch.kind, launch.core)
-        return Completion(started, finished)
-
     def terminate(self, unit: str) -> None:
         """Request the termination; the runtime checks for it between two operators."""
         self._run_options[unit].terminate = True
 
-    def _failure(self, launch: OrtBinding, error: Exception) -> DeviceError:
+    def failure(self, launch: Launch, error: Exception) -> DeviceError:
         """Make the error of a launch that raised; after a termination the next launch may run."""
-        where = self._label(launch.kind)
-        if launch.options.terminate:
-            launch.options.terminate = False
+        where, options = self.label(launch.kind), launch.options  # type: ignore[attr-defined]  # of this backend's
+        if options.terminate:
+            options.terminate = False
             return HangError("the launch was terminated", where=where)
         return DeviceError(f"ONNX Runtime failed: {error}", where=where)
-
-    def arrival_ns(self, sender: str, receiver: str, size_bytes: int, written_ns: int) -> int:  # noqa: ARG002
-        """``written_ns``: all units read this machine's memory."""
-        return written_ns
-
-    def events(self) -> Trace:
-        """Packets since the latest call; one START and END for each launch, in order of their ends."""
-        return self._recorder.drain(tuple(self._kinds))
-
-    def _label(self, kind: int) -> str:
-        return next(label for label, number in self._kinds.items() if number == kind)
 
     def _key(self, segment: Model, unit: str | None = None) -> str:
         entry = self._units.get(unit or "")
@@ -501,7 +448,7 @@ class OrtDevice:
 
     def _session(self, source: bytes | str, options: Any, label: str, unit: str | None = None) -> Any:
         """Make a session for a unit, or without one for the first unit's provider."""
-        entry = self._units.get(unit or self._target.units[0].name)
+        entry = self._units.get(unit or self.target.units[0].name)
         providers: list[Any] = [name for name in self._settings.providers if entry is None or name != entry.provider]
         if entry is not None and entry.provider is not None:
             providers = [(entry.provider, entry.given), *providers]
@@ -542,6 +489,14 @@ class OrtDevice:
             options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
         _load_libraries(options, self._settings.device.custom_ops)
         return options
+
+
+def found_providers() -> tuple[FoundDevice, ...]:
+    """The execution providers of the installed ONNX Runtime that run on a device of this machine."""
+    import onnxruntime
+
+    providers = [name for name in onnxruntime.get_available_providers() if name != "AzureExecutionProvider"]
+    return tuple(FoundDevice(name=name, description=f"ONNX Runtime {onnxruntime.__version__}") for name in providers)
 
 
 def _with_cores(units: Sequence[UnitEntry]) -> tuple[UnitEntry, ...]:

@@ -13,7 +13,7 @@ import msgspec
 
 from framefit.core.files import read_record, to_toml, write_record, write_whole
 from framefit.core.fit_results import FitResult, FittedModel
-from framefit.core.target import BUILTIN_TARGETS, target_file
+from framefit.core.target import absolute_target, names_file
 from framefit.core.workload import Workload, load_workload, names_function
 from framefit.errors import InputError
 from framefit.training.campaign import SearchFolder
@@ -116,7 +116,7 @@ class FitFolder(SearchFolder):
         )
         return msgspec.structs.replace(
             workload,
-            target=workload.target if workload.target in BUILTIN_TARGETS else near(workload.target),
+            target=near(workload.target) if names_file(workload.target) else workload.target,
             table=None if workload.table is None else near(workload.table),
             models=models,
             streams=streams,
@@ -130,14 +130,12 @@ def slug(text: str) -> str:
 
 
 def located(workload: Workload, folder: Path) -> Workload:
-    """A workload whose target is a built-in name or an absolute path.
+    """A workload whose target is a name or an absolute path.
 
     Raises:
         InputError: no such target.
     """
-    if workload.target in BUILTIN_TARGETS:
-        return workload
-    return msgspec.structs.replace(workload, target=str(target_file(workload.target, folder).resolve()))
+    return msgspec.structs.replace(workload, target=absolute_target(workload.target, folder))
 
 
 def _modules(workload: Workload, folder: Path) -> list[Path]:

@@ -27,7 +27,7 @@ from framefit.core.fit_results import (
 )
 from framefit.core.run_record import Metrics
 from framefit.core.settings import Notify, part_of, silent, verb
-from framefit.core.target import BUILTIN_TARGETS, target_file
+from framefit.core.target import absolute_target
 from framefit.core.verdict import SERVED, share_ratio
 from framefit.core.workload import Workload, load_workload
 from framefit.errors import FramefitError, InputError
@@ -602,7 +602,7 @@ def fit(settings: FitOptions, *, notify: Notify = silent, on_step: Notify = sile
         settings,
         FitSettings,
         app=str(Path(settings.app).resolve()),
-        target=target if target is None or target in BUILTIN_TARGETS else str(target_file(target).resolve()),
+        target=target if target is None else absolute_target(target, Path()),
         data={name: str(Path(path).resolve()) for name, path in settings.data.items()},
     )
     apply, begun = settings.apply, None

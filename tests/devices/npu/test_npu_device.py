@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devices.conformance import DeviceConformance, arrays_for, small_network
 from framefit import DeviceError, GraphBuilder, Model
 from framefit.core.events import Trace
 from framefit.core.target import Host, Link, Target, TraceUnit, Unit, Variation
@@ -22,6 +21,7 @@ from framefit.devices.device import Completion
 from framefit.devices.npu.device import NpuDevice, greatest_ratio, quantile_ratio
 from framefit.devices.ort import OrtDevice
 from framefit.runtime.log import joined
+from framefit.testing import DeviceConformance, arrays_for, small_network
 from networks import NETWORKS, Runner, difference, random_inputs
 
 UNITS = (Unit(name="npu0", core=7), Unit(name="npu1", core=9))
@@ -49,6 +49,8 @@ def layer_times(model: Model, unit: str) -> list[int]:
 class TestNpuDevice(DeviceConformance):
     """It keeps the protocol, on virtual time."""
 
+    computes = False
+
     def make(self, cache: Path, trace_events: int = 1 << 12) -> NpuDevice:  # noqa: ARG002  # nothing to keep
         """Transfers and three layers, all of them varied."""
         target = board(
@@ -64,6 +66,8 @@ class TestNpuDevice(DeviceConformance):
 @pytest.mark.timed
 class TestNpuDeviceInRealTime(DeviceConformance):
     """And on the machine's clock."""
+
+    computes = False
 
     def make(self, cache: Path, trace_events: int = 1 << 12) -> NpuDevice:  # noqa: ARG002  # nothing to keep
         """Each layer takes 0.1 ms."""

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from targets import described, only
 
-from devices.conformance import arrays_for
 from framefit import InputError
 from framefit.core.model import rebatched
 from framefit.core.target import Memory, Unit
@@ -19,6 +18,7 @@ from framefit.devices.npu.cycles import CycleModel
 from framefit.devices.npu.device import NpuDevice
 from framefit.devices.npu.work import model_work
 from framefit.devices.trees.device import TreesDevice
+from framefit.testing import arrays_for
 from trees_cases import hybrid
 
 

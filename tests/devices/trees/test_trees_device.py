@@ -8,11 +8,11 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from devices.conformance import DeviceConformance, arrays_for, small_network
 from framefit import GraphBuilder, Model
 from framefit.core.trees import Ensemble, Forest, TreeKind, ensembles_in, evaluate, tree_layers
 from framefit.devices.ort import OrtDevice
 from framefit.devices.trees.device import TreesDevice
+from framefit.testing import DeviceConformance, arrays_for, small_network
 from framefit.trees.exporting import Flavour, with_trees
 from trees_cases import hybrid, random_inputs, stand_in
 

@@ -457,4 +457,4 @@ def _open(target: Target, settings: MachineSettings, where: Path | None, *, comp
     return NpuDevice(target, VirtualClock(), layer_times(target, function), computer=computer)
 
 
-BACKEND = Backend(NpuDevice.capabilities, _open)
+BACKEND = Backend(api=1, capabilities=NpuDevice.capabilities, open=_open)

@@ -12,12 +12,12 @@ import msgspec
 
 from framefit.core.model import Model, lowered_around
 from framefit.core.program import Operation
-from framefit.core.target import Target
+from framefit.core.target import Target, Unit
 from framefit.core.trees import Ensemble, ensembles_in, tree_layers
-from framefit.core.workload import MachineSettings
+from framefit.core.workload import MachineSettings, UnitEntry
 from framefit.devices.device import Array, Backend, Handle, Tensors, allocate, fitting
-from framefit.devices.ort import OrtDevice, OrtHandle
-from framefit.errors import DeviceError
+from framefit.devices.ort import OrtDevice, OrtHandle, found_providers
+from framefit.errors import DeviceError, InputError
 
 _Launch = tuple[int, int, Any]  # kind and core in the trace, the runtime's run options
 
@@ -48,7 +48,7 @@ class TreesDevice(OrtDevice):
         pieces = _pieces(segment)
         if not any(trees for _, trees in pieces):
             return super().compile(segment, unit, label)
-        place, kind = self._place(unit, label)
+        place, kind = self.place(unit, label)
         ensembles = ensembles_in(segment)
         steps: list[tuple[Model, _Step]] = []
         for piece, trees in pieces:
@@ -179,10 +179,22 @@ def _open(
     *,
     computes: bool,  # noqa: ARG001 - it always does
 ) -> TreesDevice:
-    """Open this machine; the file of a target chooses the core if the settings do not."""
-    if not settings.cores and where is not None:
+    """Open this machine; the target says what the settings leave open: the core, or units with providers."""
+    named = any(unit.device or unit.options for unit in target.units)
+    if named and not settings.units:
+        settings = msgspec.structs.replace(settings, units=tuple(_entry(unit, target, where) for unit in target.units))
+        settings = msgspec.structs.replace(settings, cores=None)
+    elif not settings.cores and where is not None:
         settings = msgspec.structs.replace(settings, cores=(target.units[0].core,))
     return TreesDevice(settings)
 
 
-BACKEND = Backend(TreesDevice.capabilities, _open)
+def _entry(unit: Unit, target: Target, where: Path | None) -> UnitEntry:
+    """A target's unit as one of this machine."""
+    cores = () if where is None or not any(one.core for one in target.units) else (unit.core,)
+    if unit.options and not unit.device:
+        raise InputError(f"unit {unit.name!r} has options and no device: name its provider", where=where)
+    return UnitEntry(name=unit.name, provider=unit.device or None, options=unit.options, cores=cores)
+
+
+BACKEND = Backend(api=1, capabilities=TreesDevice.capabilities, open=_open, find=found_providers)

@@ -67,7 +67,22 @@ def _targets(listed: TargetList, **_: object) -> Description:
         more,
         plain=True,
     )
-    return Description(Verdict("plain", f"{len(rows)} built-in targets", ""), (), [listing])
+    return Description(Verdict("plain", f"{len(rows)} built-in targets", ""), (), [listing, *_backends(listed)])
+
+
+def _backends(listed: TargetList) -> list[Section]:
+    """What the installed backends find here: a device a row, and a row for what cannot be used."""
+    rows: list[tuple[Cell | str, ...]] = []
+    for backend in listed.backends:
+        source = f"{backend.package} {backend.version}".rstrip()
+        rows += [(f"{backend.kind}:{device.name}", source, device.description) for device in backend.devices]
+        if backend.problem:
+            text = f"{backend.problem}\nremedy: {backend.remedy}"
+            rows.append((Cell(backend.kind, tone="bad"), source, Cell(text, tone="bad")))
+        elif not backend.devices:
+            rows.append((backend.kind, source, "no device found"))
+    heading = columns(("target",), words=("package", "found"))
+    return [Section("Backends on this machine", heading, rows, plain=True)] if rows else []
 
 
 def _target(target: Target, *, notes: str = "", **_: object) -> Description:

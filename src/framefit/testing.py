@@ -1,21 +1,42 @@
-"""What every clock and every device has to do; a test class inherits its suite and makes the subject."""
+"""What every clock and every device has to do; a test class inherits its suite and makes the subject.
+
+For a backend of one's own, in a file of pytest's::
+
+    class TestMyDevice(framefit.testing.DeviceConformance):
+        def make(self, cache, trace_events=1 << 12):
+            return MyDevice(trace_events=trace_events)
+
+Needs pytest. ONNX Runtime says which outputs are right.
+"""
 
 from __future__ import annotations
 
 import abc
 import threading
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from framefit import GraphBuilder, Model
 from framefit.core.events import EventType
+from framefit.core.model import GraphBuilder, Model
 from framefit.devices.clock import Clock, VirtualClock
-from framefit.devices.device import Array, Binding, Device, allocate, is_modelled, is_simulated, random_inputs
-from framefit.errors import DeviceError, HangError
+from framefit.devices.device import (
+    Array,
+    Binding,
+    Device,
+    Tensors,
+    allocate,
+    is_modelled,
+    is_simulated,
+    random_inputs,
+    tells_layer_times,
+)
+from framefit.devices.registry import open_runtime
+from framefit.errors import DeviceError, FramefitError, HangError
 
 __all__ = ["ClockConformance", "DeviceConformance", "arrays_for", "small_network"]
 
@@ -69,16 +90,70 @@ class ClockConformance(abc.ABC):
         assert 0 <= clock.now_ns() - before < 1_000_000_000
 
 
+def _dense() -> Model:
+    """Products and a softmax, with two outputs."""
+    b = GraphBuilder("dense", 5)
+    x = b.op("Tanh", b.dense(b.input("x", (2, 12)), 20))
+    b.output(b.op("Softmax", b.dense(x, 7), axis=-1), "classes")
+    b.output(b.op("ReduceSum", x, b.constant(np.asarray([1], np.int64)), keepdims=1), "sum")
+    return b.build()
+
+
+def _residual() -> Model:
+    """Convolutions beside each other whose results are added and joined."""
+    b = GraphBuilder("residual", 4)
+    x = b.conv(b.input("image", (1, 8, 6, 6)), 8, activation="Relu")
+    y = b.op("Add", b.conv(x, 8, norm=True), x)
+    b.output(b.op("Concat", y, b.op("Sigmoid", x), axis=1), "joined")
+    return b.build()
+
+
+def _scaled(shape: tuple[int, ...]) -> Model:
+    """Elementwise arithmetic."""
+    b = GraphBuilder("scaled", 2)
+    b.output(b.op("Mul", b.input("x", shape), b.constant(np.float32(2))), "y")
+    return b.build()
+
+
+def _reshaped() -> Model:
+    """A sum with a tensor whose shape is an input: one that does not fit makes a launch fail."""
+    b = GraphBuilder("reshaped", 2)
+    x = b.op("Reshape", b.input("x", (1, 12)), b.input("shape", (2,), np.dtype(np.int64)))
+    b.output(b.op("Add", x, b.constant(np.ones((1, 4), np.float32))), "y")
+    return b.build()
+
+
 class DeviceConformance(abc.ABC):
-    """Inherit it, and override ``make``."""
+    """Inherit it, and override ``make``.
+
+    Attributes:
+        computes: whether launches compute the outputs; a device that only takes time has none to compare.
+        tolerance: greatest difference from ONNX Runtime's outputs, over the greatest of these.
+    """
+
+    computes = True
+    tolerance = 1e-4
 
     @abc.abstractmethod
     def make(self, cache: Path, trace_events: int = 1 << 12) -> Device:
         """A device of at least one unit, with an event buffer of that many packets."""
 
+    def make_two(self, cache: Path) -> Device | None:
+        """A device of two units, or ``None``: there is none."""
+        device = self.make(cache)
+        return device if len(device.target.units) > 1 else None
+
     def network(self) -> Model:
         """Reads "image", gives "pooled"; its first three layers, or some of them, are fused."""
         return small_network()
+
+    def networks(self) -> tuple[Model, ...]:
+        """Networks whose outputs are compared with ONNX Runtime's."""
+        return (self.network(), _dense(), _residual())
+
+    def failing(self) -> tuple[Model, dict[str, Array]] | None:
+        """A network whose launch fails for these inputs, or ``None``: a launch cannot fail."""
+        return _reshaped(), {"shape": np.asarray([4, 3], np.int64)}
 
     @pytest.fixture
     def device(self, tmp_path: Path) -> Device:
@@ -89,6 +164,126 @@ class DeviceConformance(abc.ABC):
     def unit(device: Device) -> str:
         """The first unit's name."""
         return device.target.units[0].name
+
+    def _launched(self, device: Device, model: Model, feeds: Tensors, unit: str = "") -> dict[str, Array]:
+        """Copies of a model's outputs for one frame."""
+        arrays = arrays_for(model)
+        for name, array in feeds.items():
+            arrays[name][...] = array
+        binding = device.compile(model, unit or self.unit(device), model.name).bind(arrays)
+        device.submit(binding)
+        return {tensor.name: np.array(binding.output(tensor.name)) for tensor in model.outputs}
+
+    def _check_outputs(self, expected: Tensors, outputs: Tensors) -> None:
+        for name, array in expected.items():
+            assert (outputs[name].dtype, outputs[name].shape) == (array.dtype, array.shape)
+            np.testing.assert_array_equal(np.isfinite(outputs[name]), np.isfinite(array))
+            finite = np.isfinite(array)
+            greatest = np.max(np.abs(array[finite]), initial=0.0)
+            difference = np.max(np.abs(outputs[name][finite] - array[finite]), initial=0.0)
+            assert difference <= self.tolerance * greatest, f"{name} differs by {difference} of {greatest}"
+
+    # What it computes
+
+    def test_outputs_are_those_of_onnx_runtime(self, device: Device, tmp_path: Path) -> None:
+        """For two frames in a row of each network."""
+        if not self.computes:
+            return
+        runtime = open_runtime(cache=tmp_path / "runtime")
+        for model in self.networks():
+            for seed in (0, 1):
+                feeds = random_inputs(model.inputs, np.random.default_rng(seed))
+                expected = self._launched(runtime, model, feeds)
+                assert any(array.any() for array in expected.values())
+                self._check_outputs(expected, self._launched(device, model, feeds))
+
+    def test_nan_stays_nan(self, device: Device) -> None:
+        """And infinity infinite, where it is computed with; the next frame knows nothing of it."""
+        if not self.computes:
+            return
+        model, x = _scaled((1, 8)), np.arange(8, dtype=np.float32)[None]
+        x[0, 2], x[0, 5] = np.nan, -np.inf
+        arrays = arrays_for(model) | {"x": x}
+        binding = device.compile(model, self.unit(device), "scaled").bind(arrays)
+        device.submit(binding)
+        np.testing.assert_array_equal(binding.output("y"), 2 * x)
+        x[...] = 3
+        device.submit(binding)
+        np.testing.assert_array_equal(binding.output("y"), 2 * x)
+
+    def test_empty_inputs(self, device: Device) -> None:
+        """A tensor without elements gives one without elements, or is refused in words."""
+        model = _scaled((0, 8))
+        try:
+            shape = self._launched(device, model, {})["y"].shape
+        except FramefitError:
+            return
+        assert shape == (0, 8)
+
+    def test_a_launch_that_fails(self, device: Device) -> None:
+        """It is a DeviceError and leaves no packets; the next launch runs."""
+        failing = self.failing() if self.computes else None
+        if failing is None:
+            return
+        model, feeds = failing
+        try:
+            handle = device.compile(model, self.unit(device), "failing")
+        except DeviceError:
+            pytest.skip("this network cannot be compiled: override failing()")
+        arrays = arrays_for(model)
+        for name, array in feeds.items():
+            arrays[name][...] = array
+        binding = handle.bind(arrays)
+        with pytest.raises(DeviceError) as raised:
+            device.submit(binding)
+        assert str(raised.value)
+        assert not isinstance(raised.value, HangError)
+        assert len(device.events()) == 0
+        device.submit(self._bound(device))
+        assert len(device.events()) > 0
+
+    def test_two_threads_on_two_units(self, tmp_path: Path) -> None:
+        """Each computes its own outputs, and its packets are in order."""
+        device = self.make_two(tmp_path)
+        if device is None or isinstance(device.clock, VirtualClock):
+            return
+        model, launches = self.network(), 100
+        units = [unit.name for unit in device.target.units[:2]]
+        cores = [unit.core for unit in device.target.units[:2]]
+        feeds = [random_inputs(model.inputs, np.random.default_rng(seed)) for seed in range(2)]
+        expected = [self._launched(device, model, f, unit) for f, unit in zip(feeds, units, strict=True)]
+        bindings = []
+        for unit, given in zip(units, feeds, strict=True):
+            bindings.append(device.compile(model, unit, f"on {unit}").bind(arrays_for(model) | given))
+        device.events()
+        failed: list[BaseException] = []
+
+        def work(binding: Binding) -> None:
+            try:
+                for _ in range(launches):
+                    device.submit(binding)
+            except BaseException as error:  # noqa: BLE001 - told below, in the test's own thread
+                failed.append(error)
+
+        self._side_by_side([lambda binding=binding: work(binding) for binding in bindings])  # type: ignore[misc]
+        assert failed == []
+        trace = device.events()
+        assert len(trace) + (trace.meta.lost_events or 0) >= 4 * launches
+        for core in set(cores):
+            mine = trace.time_ns[trace.core == core]
+            assert cores[0] == cores[1] or bool((np.diff(mine) >= 0).all())
+        for binding, outputs in zip(bindings, expected, strict=True):
+            self._check_outputs(outputs, {name: binding.output(name) for name in outputs})
+
+    @staticmethod
+    def _side_by_side(works: list[Callable[[], None]]) -> None:
+        threads = [threading.Thread(target=work) for work in works]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    # How it keeps time
 
     def test_completion_is_on_the_devices_clock(self, device: Device) -> None:
         """A launch starts after it was submitted, ends after it started, and has ended when submit returns."""
@@ -381,6 +576,21 @@ class DeviceConformance(abc.ABC):
                 continue
             return
         pytest.fail("launches fail although nobody asks for that any more")
+
+    def test_tells_layer_times(self, device: Device) -> None:
+        """Claimed: a time for each layer of each launch, none negative, which add up to no more than launches take."""
+        if not device.capabilities.tells_layer_times:
+            return
+        assert tells_layer_times(device)
+        model, unit, launches = self.network(), self.unit(device), 20
+        grouped = model.grouped(device.fusions(model))
+        times = device.layer_times_ns(model, unit, launches)
+        assert times.shape == (launches, len(grouped.layers))
+        assert times.dtype == np.int64
+        assert (times >= 0).all()
+        binding = self._bound(device)
+        took = [device.submit(binding).duration_ns for _ in range(launches)]
+        assert 0 < np.median(times.sum(axis=1)) <= 20 * np.median(took) + 100_000  # counting takes time, too
 
     def test_fingerprint_names_the_target_and_the_clock(self, device: Device) -> None:
         """Facts that tables share; the same for the same device."""
