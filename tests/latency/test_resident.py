@@ -90,7 +90,7 @@ def test_where_latencies_add_up_every_layer_is_estimated_exactly(method: str) ->
     assert estimate.total_ns == pytest.approx(whole, rel=0.005)
 
 
-def test_what_evictions_cost_a_layer_is_told_from_what_they_cost_a_launch() -> None:
+def test_what_evictions_cost_a_layer_is_not_what_they_cost_a_launch() -> None:
     """Of the first launch behind others, the layer's own constants only; repeated launches are as without it."""
     model = NETWORKS["inverted_residual"]()
     measured = Campaign(Evicting(), "fake0", subjects(model), resident=True, repeats=5)

@@ -87,7 +87,7 @@ class _Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of a child: a step that begins, devices that it found, or an error."""
 
     begun: str = ""
-    found: tuple[FoundDevice, ...] | None = None
+    devices: tuple[FoundDevice, ...] | None = None
     failed: str = ""
     where: str | None = None
     remedy: str | None = None
@@ -99,7 +99,7 @@ class _Outcome(msgspec.Struct, kw_only=True):
     """What became of a trial."""
 
     step: str = "starting Python"
-    found: tuple[FoundDevice, ...] = ()
+    devices: tuple[FoundDevice, ...] = ()
     problem: str = ""
     error: _Step | None = None
 
@@ -121,7 +121,7 @@ def try_in_child() -> None:
         if request.target is None:
             say(_Step(begun="looking for devices"))
             devices = tuple(backend.find())
-            say(_Step(found=devices))
+            say(_Step(devices=devices))
             kind, names = request.entry.kind, [device.name for device in devices]
             targets = [Target(name=name, kind=kind, units=(Unit(name=name, device=name),)) for name in names]
         else:
@@ -197,8 +197,8 @@ def _followed(process: subprocess.Popen[bytes], limit_s: float) -> _Outcome:
             step = msgspec.json.decode(line, type=_Step)
             if step.begun:
                 outcome.step, due_s = step.begun, time.monotonic() + limit_s
-            elif step.found is not None:
-                outcome.found = step.found
+            elif step.devices is not None:
+                outcome.devices = step.devices
             elif step.done:
                 return outcome
             else:
@@ -243,7 +243,7 @@ def examined(entries: Sequence[BackendEntry]) -> tuple[BackendSummary, ...]:
                 kind=entry.kind,
                 package=entry.package,
                 version=entry.version,
-                devices=() if first is not entry else outcome.found,
+                devices=() if first is not entry else outcome.devices,
                 problem=problem,
                 remedy=(remedy or _upgrade(entry)) if problem else None,
             )
