@@ -23,9 +23,9 @@ from framefit.core.model import GraphBuilder, Model, TensorInfo
 from framefit.core.policy import Rotation
 from framefit.core.workload import WhenFull
 from framefit.devices.clock import RealClock
-from framefit.devices.device import Array, Device
+from framefit.devices.device import Array, Device, EventRecorder
 from framefit.devices.host import pinned, realtime_priority_permitted
-from framefit.devices.ort import EventRecorder, OrtDevice
+from framefit.devices.ort import OrtDevice
 from framefit.execution.execution import Execution
 from framefit.execution.streams import EndOfStream
 from framefit.runtime.channel import Dropped, FrameChannel
