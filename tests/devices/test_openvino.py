@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from framefit.core.model import GraphBuilder, Model
 from framefit.core.target import Target, Unit, resolve_target
 from framefit.core.workload import MachineSettings
 from framefit.devices.device import Device
+from framefit.devices.host import pinned
 from framefit.devices.openvino import OpenVinoDevice
 from framefit.devices.registry import capabilities_of, open_device
 from framefit.errors import DeviceError, InputError
@@ -117,6 +119,19 @@ def test_options_of_a_unit(tmp_path: Path) -> None:
     path.write_text(text % 'EXECUTION_MODE_HIN = "ACCURACY"')
     with pytest.raises(InputError, match="no property 'EXECUTION_MODE_HIN'; did you mean 'EXECUTION_MODE_HINT'"):
         open_device(path)
+
+
+def test_its_threads_are_not_left_on_a_core_that_is_pinned_to(tmp_path: Path) -> None:
+    """They may run on every core, so that a run can have its own to itself."""
+    target = resolve_target("openvino:CPU")
+    cores = os.sched_getaffinity(0)
+    for waits in (False, True):
+        with pinned(max(cores)):
+            device = OpenVinoDevice(target, cache=tmp_path, waits=waits)
+            model = small_network()
+            handle = device.compile(model, device.target.units[0].name, "net")
+            device.submit(handle.bind(arrays_for(model)))
+    assert all(os.sched_getaffinity(int(thread.name)) == cores for thread in Path("/proc/self/task").iterdir())
 
 
 def test_a_device_that_is_not_here() -> None:

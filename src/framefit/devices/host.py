@@ -252,11 +252,25 @@ def pinned(core: int) -> Iterator[None]:
 def on_other_cores() -> Iterator[None]:
     """Move the calling thread to the available cores that it is not pinned to, if there are any, for a while."""
     before = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else frozenset()
-    others = frozenset(available_cores()) - before
-    if not others:
+    with _moved_to(frozenset(available_cores()) - before):
+        yield
+
+
+@contextlib.contextmanager
+def unpinned() -> Iterator[None]:
+    """Let the calling thread use all available cores for a while; threads that are started meanwhile inherit them."""
+    with _moved_to(frozenset(available_cores())):
+        yield
+
+
+@contextlib.contextmanager
+def _moved_to(cores: frozenset[int]) -> Iterator[None]:
+    """Move the calling thread to these cores, if there are any and it can be moved."""
+    if not cores or not hasattr(os, "sched_setaffinity"):
         yield
         return
-    os.sched_setaffinity(0, others)
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
     try:
         yield
     finally:

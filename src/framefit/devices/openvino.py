@@ -28,7 +28,7 @@ from framefit.core.target import Target, Unit
 from framefit.core.workload import MachineSettings
 from framefit.devices.clock import Clock
 from framefit.devices.device import Array, Backend, Capabilities, Handle, Tensors, allocate, fitting, random_inputs
-from framefit.devices.host import available_cores, default_core, kept_denormals
+from framefit.devices.host import available_cores, default_core, kept_denormals, unpinned
 from framefit.devices.launching import Launch, LaunchingDevice
 from framefit.errors import DeviceError, HangError, InputError, needs_extra
 
@@ -252,7 +252,7 @@ class OpenVinoDevice(LaunchingDevice):
         settled = self._properties(unit) | properties
         core = _core()
         try:
-            with kept_denormals():
+            with kept_denormals(), unpinned():  # its threads stay on the cores of the thread that starts them
                 model = core.read_model(segment.to_bytes())
                 try:
                     return core.compile_model(model, unit.device, settled)
