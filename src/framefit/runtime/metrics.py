@@ -36,7 +36,6 @@ from framefit.stats import wilson
 __all__ = ["frame_times", "residual_use", "run_seconds", "served_frames"]
 
 
-_IN_FLIGHT = 3  # frames of a background model that wait or are worked on when a run ends: no run drops these
 _FAULTS = {
     FaultCause.ERROR: "error",
     FaultCause.HANG: "hang",
@@ -106,7 +105,11 @@ def model_metrics(
     results = finished[newest]
     age = results[:, FrameLog.FINISHED] - results[:, FrameLog.RELEASED]
     fluid, packing = bounds_hz or (None, None)
-    lost = missed + max(unfinished - _IN_FLIGHT, 0) if planned.role == "background" else missed
+    decided, lost = len(rows), missed
+    if planned.role == "background":  # frames that wait or are worked on when the run ends say nothing
+        in_flight = int((rows[:, FrameLog.OUTCOME] == FrameOutcome.RUN_ENDED).sum())
+        decided, lost = len(rows) - in_flight, missed + unfinished - in_flight
+    asked_hz = len(rows) / seconds if seconds else 0.0
     return ModelMetrics(
         name=planned.name,
         role=planned.role,
@@ -124,8 +127,8 @@ def model_metrics(
         result_age_windows_max=int(np.ceil((age.max() - 1) * (shortest_hz or rate_hz) / 1e9)) if len(age) else 0,
         segmentation_overhead_ratio=overhead_ratio,
         max_relative_difference=planned.max_relative_difference,
-        asked_hz=len(rows) / seconds if seconds else 0.0,
-        served_hz=(len(rows) - lost) / seconds if seconds else 0.0,
+        asked_hz=asked_hz,
+        served_hz=asked_hz * (decided - lost) / decided if decided else 0.0,
     )
 
 
