@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -237,6 +238,15 @@ def test_a_calibration_is_stored_and_used(few: object) -> None:
     assert [one.name for one in table.audit.networks] == [*NAMES, "attention"]
     assert {run.digest for run in table.runs if run.role == "network"} == {model.digest}
     assert not any("calibra" in warning for warning in table.warnings)
+    assert stored_correction(machine, UNIT) == correction
+
+
+def test_a_calibration_that_is_stopped_stores_nothing(few: object) -> None:
+    """Not even by the networks that were measured by then."""
+    machine, calls = Machine(), itertools.count()
+    refused = calibrate(target=machine, repeats=50, stop=lambda: next(calls) > 1000).refused
+    assert "ended before all networks were measured" in refused[0]
+    assert stored_correction(machine, UNIT) is None
 
 
 def test_a_measurement_stores_the_correction_that_it_lacks(few: object) -> None:

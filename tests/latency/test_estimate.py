@@ -132,6 +132,19 @@ def test_fallbacks_are_named() -> None:
     assert sum("layers have no entry" in note for note in found.notes) == 2
 
 
+def test_layers_that_were_not_measured_have_the_usual_evictions() -> None:
+    """Where the table's layers take a fifth more in turn, theirs do, too: a correction finds as much of either."""
+    others = [random_network(seed) for seed in range(20, 30)]
+    table = noisy_table(others, VPU, np.random.default_rng(0))
+    entries = tuple(msgspec.structs.replace(entry, in_turn_ns=round(1.2 * entry.latency_ns)) for entry in table.entries)
+    table = msgspec.structs.replace(table, entries=entries)
+    estimator = Estimator(table, UNIT, fallback=True, analytical=analytical(resolve_target("edge-8")))
+    found = estimator.estimate(fused(random_network(3)))
+    assert found.coverage_ratio < 1
+    for layer in found.layers:
+        assert layer.evicted_ns == pytest.approx(0.2 * layer.latency_ns, rel=0.01, abs=1)
+
+
 def test_without_an_analytical_model_only_interpolation_helps() -> None:
     """What no measured shape is around stays an error, which says that the fallback did not help."""
     model = NETWORKS["lstm"]()

@@ -165,13 +165,7 @@ class Campaign:
             fitted = self._overhead.fit(medians, method)
             main, overheads = fitted.main, fitted.overheads
             entries = [self._entry(launch, medians[:, launch.place], fitted) for launch in launches]
-            if (in_turn := self.rounds.in_turn()) is not None:
-                around = self._overhead.fit(in_turn, method)
-                entries = [
-                    msgspec.structs.replace(entry, in_turn_ns=max(round(layer[0]), entry.latency_ns))
-                    for entry, launch in zip(entries, launches, strict=True)
-                    for layer in [in_turn[:, launch.place] - around.of(launch).values_ns]
-                ]
+            entries = self._with_in_turn(entries, method)
             warnings += _ill_conditioned(overheads)
         else:
             reason = "the campaign ended before its first round was complete"
@@ -187,6 +181,18 @@ class Campaign:
             settings={**self._settings, "overhead": method},
             runs=self.rounds.records(),
         )
+
+    def _with_in_turn(self, entries: Sequence[LatencyEntry], method: Method) -> list[LatencyEntry]:
+        """The entries with what first launches behind others take, less the overhead of first launches."""
+        whole = self.rounds.in_turn()
+        if whole is None:
+            return list(entries)
+        fitted, launches = self._overhead.fit(whole, method), self._overhead.launches
+        in_turn = [float(whole[0, launch.place] - fitted.of(launch).values_ns[0]) for launch in launches]
+        return [
+            msgspec.structs.replace(entry, in_turn_ns=max(round(ns), entry.latency_ns))
+            for entry, ns in zip(entries, in_turn, strict=True)
+        ]
 
     def _places(self, entries: Iterable[int]) -> set[int]:
         """Indices in ``rounds`` of the runs that entries are made from, by the entries' indices in the table."""

@@ -105,6 +105,9 @@ class Estimator:
                 remedy=f"choose from {', '.join(table.units)}" if table.units else "measure a model into it",
             )
         self._fallback, self._analytical = fallback, analytical
+        known = [(entry.latency_ns, entry.in_turn_ns) for entry in self._entries if entry.in_turn_ns is not None]
+        alone_ns, in_turn_ns = (math.fsum(values) for values in zip(*known, strict=True)) if known else (0.0, 0.0)
+        self._in_turn_ratio = in_turn_ns / alone_ns if alone_ns else 1.0  # of layers that were not measured
         self._interpolation: Interpolation | None = None
         self._calibration: Calibration | None = None
         self._known: dict[tuple[str, bytes], _Price | None] = {}
@@ -229,7 +232,7 @@ class Estimator:
             self._interpolation = Interpolation(self._entries)
         between = self._interpolation.find(op, key)
         if between is not None:
-            return _of_logarithm(*between, "interpolated")
+            return self._of_logarithm(*between, "interpolated")
         if self._analytical is None:
             return None
         work = entry_work(op, key)
@@ -237,7 +240,15 @@ class Estimator:
             return None
         if self._calibration is None:
             self._calibration = Calibration(self._entries, self._analytical)
-        return _of_logarithm(*self._calibration.find([work])[0], "modelled")
+        return self._of_logarithm(*self._calibration.find([work])[0], "modelled")
+
+    def _of_logarithm(self, log: float, deviation: float, source: str) -> _Price:
+        """Price of a latency whose logarithm is normally distributed; its median is used."""
+        latency = math.exp(log)
+        interval = math.floor(latency * math.exp(-Z90 * deviation)), math.ceil(latency * math.exp(Z90 * deviation))
+        spread = (interval[1] - interval[0]) / (2 * Z90)
+        in_turn_ns = self._in_turn_ratio * latency
+        return _Price(latency, spread, interval, source, source, covered=False, in_turn_ns=in_turn_ns)
 
     def _missing(self, name: str, op: str, key: dict[str, Value]) -> InputError:
         shown = ", ".join(f"{name} {value}" for name, value in key.items() if value not in (None, "", []))
@@ -293,14 +304,6 @@ def _of_entry(entry: LatencyEntry) -> _Price:
         covered=True,
         in_turn_ns=entry.in_turn_ns,
     )
-
-
-def _of_logarithm(log: float, deviation: float, source: str) -> _Price:
-    """Price of a latency whose logarithm is normally distributed; its median is used."""
-    latency = math.exp(log)
-    interval = math.floor(latency * math.exp(-Z90 * deviation)), math.ceil(latency * math.exp(Z90 * deviation))
-    spread = (interval[1] - interval[0]) / (2 * Z90)
-    return _Price(latency, spread, interval, source, source, covered=False)
 
 
 # Assumed for a target without a described processor (a CPU) before calibration: only the balance of

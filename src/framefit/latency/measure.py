@@ -145,6 +145,7 @@ class _TableBuilder:
                 self.warnings.append(f"not audited: {reason}: raise --max-seconds, or lower --repeats")
                 return reason
         known: list[AuditedNetwork] = []
+        noises: list[str] = []
         for group in [[network] for network in networks] if self._as_lowered else [networks] * bool(networks):
             part = _TableBuilder(
                 self._device,
@@ -158,28 +159,36 @@ class _TableBuilder:
             )
             for network in group:
                 part.add(network)
-            known += part.audited_rows()
+            rows, noise = part.audited_rows()
+            if self._ended():
+                self.warnings.append("not audited: the campaign ended before all networks were measured")
+                return ""
+            known += rows
+            noises += noise[:1]
             self.warnings += [text for text in part.warnings if text not in self.warnings]
             self.disturbed = self.disturbed or part.disturbed
+        if noises:
+            self.warnings.append(f"in {len(noises)} of {len(networks)} audited networks' campaigns: {noises[0]}")
         self.known += tuple(known)
         return ""
 
-    def audited_rows(self) -> list[AuditedNetwork]:
-        """The models as networks that were measured whole, those of whose layers all have entries."""
+    def audited_rows(self) -> tuple[list[AuditedNetwork], list[str]]:
+        """The models as networks that were measured whole, if all of their layers have entries; and what was noisy."""
         table = self.table([], None)
+        rows: list[AuditedNetwork] = []
         if not table.entries:
-            return []
-        estimator, rows = Estimator(msgspec.structs.replace(table, networks=()), self._unit), []
+            return rows, []
+        estimator = Estimator(msgspec.structs.replace(table, networks=()), self._unit)
         taken = {network.digest: network.alone_ns for network in table.networks}
-        self.warnings += [text for text in table.warnings if text not in self.warnings]
         for model in self.grouped:
+            alone_ns = taken.get(layers_digest(model))
+            if alone_ns is None:  # it does not run whole, as a warning says
+                continue
             try:
-                rows.append(audited_network(model, taken[layers_digest(model)], estimator))
-            except KeyError:
-                self.warnings.append(f"{model.name} was not launched whole")
+                rows.append(audited_network(model, alone_ns, estimator))
             except InputError as error:
                 self.warnings.append(f"{model.name}: {error.where or 'the table'}: {error.what}")
-        return rows
+        return rows, [text for text in table.warnings if text not in self.warnings]
 
     def table(self, points: Sequence[Model], most: int | None) -> LatencyTable:
         """Measure everything: at most ``most`` one-layer models of a grid; ``None``: as many as there is time for."""
@@ -357,7 +366,7 @@ class _TableBuilder:
             stop=self._ended,
             on_round=self._on_round,
         )
-        if left:
+        if left and not self._audited:  # nobody asked for these layers
             more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
             self.warnings.append(
                 f"{len(left)} of {len(table.entries)} layers are known neither to {100 * NARROW:g} % nor precisely "
@@ -493,7 +502,7 @@ def measure(
         if stored is not None and builder.correct_by(stored):
             networks = []
         builder.audit(networks)
-        if builtin and builder.known and not device.capabilities.simulated:
+        if builtin and networks and builder.known and not device.capabilities.simulated:
             _calibrated(device, chosen, builder, stored)
         table = builder.table(points, settings.max_shapes)
     if output is not None:
