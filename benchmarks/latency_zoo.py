@@ -4,9 +4,10 @@
 
 FOLDER holds ONNX files. The machine is calibrated first (``framefit calibrate``), unless it is already. Then each
 network in turn: ``framefit measure``, and the stopwatch between its rounds, so that drift of the machine's speed is in
-both. The stopwatch is a plain session of ONNX Runtime on what Framefit loads, a loop and a clock. Samples are kept
-after each network, in ``results/latency_zoo.part``: started again, the benchmark goes on with the networks that are
-missing. Without time for all of them it evaluates those that it has.
+both. The stopwatch is a plain session of ONNX Runtime on what Framefit loads, a loop and a clock; the first launches
+of each loop, in which caches and predictors settle, are not kept. Samples are kept after each network, in
+``results/latency_zoo.part``: started again, the benchmark goes on with the networks that are missing. Without time for
+all of them it evaluates those that it has.
 
 These answers are held against the stopwatch:
 
@@ -48,7 +49,8 @@ from framefit.latency.audit import audited_network, stored_correction, with_audi
 from framefit.latency.estimate import Estimator, analytical_model
 from framefit.stats import wilson
 
-LAUNCHES = 4  # of a stopwatch between two rounds, of which the first is not kept
+KEPT_LAUNCHES = 5  # of a stopwatch between two rounds, behind those in which caches and predictors settle
+SETTLING_NS, MOST_SETTLING = 120_000_000, 20
 KEPT = 0.8  # of the stopwatch's blocks, the shortest, as of a processor's rounds
 SHARE = 0.3  # of the time that passes, for the stopwatches
 PROFILED = 15  # launches
@@ -110,6 +112,7 @@ class Stopwatches:
     def __init__(self, model: Model, inputs: dict[str, npt.NDArray[Any]]) -> None:
         self.blocks_ns: tuple[list[int], list[int]] = ([], [])
         self._sessions, self._inputs = (session_of(model), session_of(model)), inputs
+        self._settling = min(max(SETTLING_NS // min(self._launch_ns(place) for place in (0, 1)), 3), MOST_SETTLING)
         self._begun_ns, self._used_ns = time.perf_counter_ns(), 0
 
     def between_rounds(self, _done: int, _all: int) -> None:
@@ -118,13 +121,14 @@ class Stopwatches:
             return
         order = (0, 1) if len(self.blocks_ns[0]) % 2 else (1, 0)
         for place in order:
-            samples = []
-            for _ in range(LAUNCHES):
-                begun_ns = time.perf_counter_ns()
-                self._sessions[place].run(None, self._inputs)
-                samples.append(time.perf_counter_ns() - begun_ns)
+            samples = [self._launch_ns(place) for _ in range(self._settling + KEPT_LAUNCHES)]
             self._used_ns += sum(samples)
-            self.blocks_ns[place].append(int(np.median(samples[1:])))
+            self.blocks_ns[place].append(int(np.median(samples[self._settling :])))
+
+    def _launch_ns(self, place: int) -> int:
+        begun_ns = time.perf_counter_ns()
+        self._sessions[place].run(None, self._inputs)
+        return time.perf_counter_ns() - begun_ns
 
 
 def profiled_ns(model: Model, inputs: dict[str, npt.NDArray[Any]]) -> float:

@@ -55,6 +55,14 @@ def test_rounds_follow_the_budget_within_their_limits() -> None:
         assert len(measure(timed, budget_ns=budget_ns, least_rounds=4, most_rounds=9)[0].samples_ns) == rounds
 
 
+def test_turns_may_differ_in_length() -> None:
+    """One number of runs for each launch."""
+    timed, called = launches(constant, 2)
+    found = measure(timed, budget_ns=0, least_rounds=3, runs=[1, 4])
+    assert [m.samples_ns.tolist() for m in found] == [[1000] * 3, [2000] * 12]
+    assert called[-5:] == [0, 1, 1, 1, 1]
+
+
 def test_a_turn_can_be_several_runs() -> None:
     """One launch after the other, then the next one's; samples are rounds x runs in order."""
     timed, called = launches(lambda index: iter(range(1000 * index, 1000 * index + 900)), 2)

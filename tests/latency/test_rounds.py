@@ -70,6 +70,26 @@ def test_on_a_shared_processor_first_launches_and_longest_rounds_are_left_out() 
     assert rounds.median_ns(place) == pytest.approx(100)
 
 
+def test_whole_networks_settle_longer_than_layers() -> None:
+    """Their tenth launch may still be longer than later ones; those that take long settle in fewer."""
+    durations = {"reference 0": 1000, "layer 1": 7_000_000, "network 2": 7_000_000, "network 3": 50_000_000}
+    rounds = Rounds(FakeDevice(lambda label, _: durations[label]), "fake0", resident=True)
+    places = [rounds.add(role, layer(side)) for role, side in (("layer", 8), ("network", 16), ("network", 32))]
+    assert [rounds.runs[place].settling for place in places] == [3, 14, 3]
+    rounds.measure(2)
+    assert {rounds.runs[place].samples_ns.shape for place in places} == {(2, RUNS)}
+
+
+def test_first_launches_count_only_where_all_take_part() -> None:
+    """What few others evict says nothing about what all of them do."""
+    rounds = Rounds(FakeDevice(lambda *_: 1000), "fake0", resident=True)
+    places = [rounds.add("layer", layer(side)) for side in (8, 16)]
+    rounds.measure(4)
+    rounds.repeat(3, places[:1])
+    assert [len(rounds.runs[place].samples_ns) for place in places] == [7, 4]
+    assert [len(rounds.runs[place].turns_ns) for place in places] == [4, 4]
+
+
 def test_a_tensor_without_a_size_is_refused() -> None:
     """Its bytes are what the overhead depends on."""
     b = GraphBuilder("free")

@@ -84,7 +84,7 @@ def measure(
     clock: Clock | None = None,
     period_ns: int = 0,
     realtime: bool = False,
-    runs: int = 1,
+    runs: int | Sequence[int] = 1,
     stop: Callable[[], bool] | None = None,
     on_round: Callable[[int, int], None] | None = None,
 ) -> list[Measurement]:
@@ -100,7 +100,8 @@ def measure(
         budget_ns: time for the measurement, within the two limits on rounds.
         least_rounds: least number of samples of each launch.
         most_rounds: largest number of samples of each launch.
-        runs: number of launches of each in its turn; limits count rounds, and samples are rounds x runs.
+        runs: number of launches of each in its turn, of all or one for each; limits count rounds, and samples are
+            rounds x runs.
         stop: called before each launch's turn; if it returns true, the complete rounds are returned.
         on_round: called with the number of rounds done and the number in all.
         clock: sleeps between rounds where ``period_ns`` is given.
@@ -114,35 +115,38 @@ def measure(
             round.
     """
     total = before = 0
+    counts = [runs] * len(launches) if isinstance(runs, int) else list(runs)
     nothing = [Measurement(np.empty(0, np.int64)) for _ in launches]
     for turn in range(_MOST_WARM_UP):
-        total = 0
+        durations = []
         for launch in launches:
             if stop is not None and stop():
                 return nothing
-            total += launch().duration_ns
+            durations.append(launch().duration_ns)
+        total = sum(durations)
         if turn + 1 >= _LEAST_WARM_UP and abs(total - before) <= _SETTLED * before:
             break
         before = total
-    rounds = min(max(budget_ns // max(total * runs, period_ns, 1), least_rounds), most_rounds)
-    samples = np.empty((len(launches), rounds, runs), np.int64)
+    round_ns = sum(ns * count for ns, count in zip(durations, counts, strict=True))
+    rounds = min(max(budget_ns // max(round_ns, period_ns, 1), least_rounds), most_rounds)
+    samples = [np.empty((rounds, count), np.int64) for count in counts]
     worked_ns = 0
     for turn in range(rounds):
         if clock is not None and (period_ns or realtime):
-            least_ns = max(_LEAST_SLEEP_NS, total * runs // _PAUSE if realtime else 0)
+            least_ns = max(_LEAST_SLEEP_NS, round_ns // _PAUSE if realtime else 0)
             clock.sleep_until_ns(clock.now_ns() + max(period_ns - total, least_ns))
         begun_ns = time.thread_time_ns()
         with at_realtime_priority() if realtime else contextlib.nullcontext():
             for index, launch in enumerate(launches):
                 if stop is not None and stop():
-                    return [Measurement(row.ravel()) for row in samples[:, :turn]]
-                for run in range(runs):
-                    samples[index, turn, run] = launch().duration_ns
+                    return [Measurement(rows[:turn].ravel()) for rows in samples]
+                for run in range(counts[index]):
+                    samples[index][turn, run] = launch().duration_ns
         worked_ns += time.thread_time_ns() - begun_ns
         if on_round is not None:
             on_round(turn + 1, rounds)
-    away_ratio = max(1 - worked_ns / max(int(samples.sum()), 1), 0.0)
-    return [Measurement(row.ravel(), away_ratio) for row in samples]
+    away_ratio = max(1 - worked_ns / max(sum(int(rows.sum()) for rows in samples), 1), 0.0)
+    return [Measurement(rows.ravel(), away_ratio) for rows in samples]
 
 
 def mostly_drifting(measured: Sequence[Measurement]) -> bool:

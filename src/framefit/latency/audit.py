@@ -54,6 +54,7 @@ _SHARE = 0.3  # the same, of the part of a usual network's latency that eviction
 _REMAINING = 0.05  # of nodes and weights, where it was measured what evictions cost the layers
 _EVICTING = tuple(1 << power for power in range(21, 27))  # bytes: between a second- and a third-level cache
 _OFTEN = 0.9  # of left-out networks: their standard deviation follows from it, and one strange network is not in it
+_FORM = 2  # of what is measured: corrections by another form of it are not used
 MOST_ERROR = 0.1  # standard deviation of left-out networks: a correction that is worse is not applied
 _LEAST_ERROR = 0.005  # the error of an audit of few networks is not stated as less
 _TERMS = (*CLASSES, "evicted_ratio", "weight_ns_per_byte", "node_ns")
@@ -261,7 +262,7 @@ SPEED_RATIO = 0.2  # by which a launch may differ from what it took during the c
 
 def correction_path(device: Device, unit: str) -> Path:
     """Where the correction of a unit of this device is stored: by its fingerprint."""
-    facts = msgspec.json.encode((device.fingerprint(), unit), order="sorted")
+    facts = msgspec.json.encode((device.fingerprint(), unit, _FORM), order="sorted")
     return cache_folder() / "corrections" / f"{hashlib.sha256(facts).hexdigest()[:16]}.json"
 
 

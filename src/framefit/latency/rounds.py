@@ -32,6 +32,7 @@ from framefit.stats import robust_deviation
 Floats = npt.NDArray[np.float64]
 RUNS = 5  # of each launch in its turn
 _SETTLING = 3  # launches; measured: a turn's first takes 1.1 to 2.9 times its fifth, the second 1.01 to 1.17 times
+_MOST_SETTLING, _SETTLING_NS = 16, 100_000_000  # a whole network of 7 ms still takes 1.06 times in its eighth launch
 _KEPT = 0.8  # of the rounds on a shared processor; unlike quantiles, their means add up from layers to networks
 _BETWEEN_REFERENCES = 8  # launches
 _DRIFTED = 0.05
@@ -54,8 +55,10 @@ class Run:
     Attributes:
         digest: of the model, and of the state in which it is launched.
         first_ns: duration of its first launch.
+        settling: the first launches of a turn, which are not among the samples.
         samples_ns: rounds x launches in a turn, corrected for drift.
         turns_ns: the first launch of each turn, behind those of other runs; whether or not it is among the samples.
+            Only of rounds in which all take part: how much few others evict says nothing.
     """
 
     role: str
@@ -64,6 +67,7 @@ class Run:
     input_bytes: int
     output_bytes: int
     first_ns: int
+    settling: int
     samples_ns: Floats = field(default_factory=lambda: np.empty((0, RUNS)))
     turns_ns: Floats = field(default_factory=lambda: np.empty(0))
 
@@ -91,9 +95,10 @@ class Rounds:
     Only start and end of launches are used, so any device can be measured. The seed is for inputs and resampling.
 
     A resident unit is the host's processor, which others may share. The first launches of a turn find caches and
-    branch predictors in the state of the preceding launches, and are not kept. Disturbances hit single launches,
-    not all alike: drift is not corrected, as the samples would be divided by the reference's own disturbances; and
-    since most disturbances only add time, the longest rounds are ignored.
+    branch predictors in the state of the preceding launches, and are not kept; whole networks take longer to settle
+    than layers. Disturbances hit single launches, not all alike: drift is not corrected, as the samples would be
+    divided by the reference's own disturbances; and since most disturbances only add time, the longest rounds are
+    ignored.
     """
 
     def __init__(self, device: Device, unit: str, seed: int = 0, *, resident: bool = False) -> None:
@@ -105,7 +110,6 @@ class Rounds:
         self.step_ns = 0.0
         """Step of the device's clock where it is too coarse for medians; else 0."""
         self._device, self._resident = device, resident
-        self._settling = _SETTLING if resident else 0
         self._kept = _KEPT if resident else None
         self._unit = unit
         self._seed = seed
@@ -149,7 +153,10 @@ class Rounds:
                 clock.sleep_until_ns(clock.now_ns() + int(self._random.uniform(0, self._wait_ns)))
             return self._device.submit(binding)
 
-        self.runs.append(Run(role, digest, launch, read, written, first.duration_ns))
+        settling = _SETTLING if self._resident else 0
+        if settling and role == "network":
+            settling = min(max(_SETTLING_NS // max(first.duration_ns, 1), settling), _MOST_SETTLING)
+        self.runs.append(Run(role, digest, launch, read, written, first.duration_ns, settling))
         return len(self.runs) - 1
 
     def measure(
@@ -166,7 +173,7 @@ class Rounds:
         if not waiting:
             return True
         missing = rounds - min(len(run.samples_ns) for run in waiting)
-        return self._time(waiting, missing, stop, on_round)
+        return self._time(waiting, missing, stop, on_round, turns=True)
 
     def repeat(
         self,
@@ -188,6 +195,8 @@ class Rounds:
         missing: int,
         stop: Callable[[], bool] | None,
         on_round: Callable[[int, int], None] | None,
+        *,
+        turns: bool = False,
     ) -> bool:
         """Time so many rounds of these runs, with the reference between them."""
         if not self._resident and not self._probed:
@@ -202,25 +211,29 @@ class Rounds:
             [run.launch for run in order],
             least_rounds=missing,
             most_rounds=missing,
-            runs=self._settling + RUNS,
+            runs=[run.settling + RUNS for run in order],
             stop=stop,
             on_round=on_round,
         )
-        launches = np.asarray([timing.samples_ns for timing in timings], np.float64)
-        launches = launches.reshape(len(order), -1, self._settling + RUNS)
-        self.slow_rounds = self._slow(launches.sum(axis=(0, 2)), len(order))
-        samples = launches[:, :, self._settling :]
+        launches = [
+            np.asarray(timing.samples_ns, np.float64).reshape(-1, run.settling + RUNS)
+            for run, timing in zip(order, timings, strict=True)
+        ]
+        self.slow_rounds = self._slow(np.asarray([values.sum(axis=1) for values in launches]).sum(axis=0), len(order))
+        samples = np.asarray([values[:, -RUNS:] for values in launches])
+        firsts = np.asarray([values[:, 0] for values in launches])
         is_reference = np.asarray([run is reference for run in order])
         speeds = self._speeds(samples[is_reference], np.flatnonzero(is_reference), len(order))
         if not self._resident:
-            launches /= speeds[:, :, None]
-        for run, values, first in zip(order, samples, launches[:, :, 0], strict=True):
+            samples, firsts = samples / speeds[:, :, None], firsts / speeds
+        for run, values, first in zip(order, samples, firsts, strict=True):
             if run is not reference:
                 run.samples_ns = np.concatenate([run.samples_ns, values])
-                run.turns_ns = np.concatenate([run.turns_ns, first])
-        turns = samples[is_reference].transpose(1, 0, 2).reshape(-1, RUNS)
-        reference.samples_ns = np.concatenate([reference.samples_ns, turns])
-        reference.turns_ns = np.concatenate([reference.turns_ns, launches[is_reference][:, :, 0].T.ravel()])
+                if turns:
+                    run.turns_ns = np.concatenate([run.turns_ns, first])
+        of_reference = samples[is_reference].transpose(1, 0, 2).reshape(-1, RUNS)
+        reference.samples_ns = np.concatenate([reference.samples_ns, of_reference])
+        reference.turns_ns = np.concatenate([reference.turns_ns, firsts[is_reference].T.ravel()])
         return bool(samples.shape[1] == missing)
 
     def drop_slow(self) -> None:
@@ -234,8 +247,8 @@ class Rounds:
     def round_ns(self, places: Collection[int]) -> float:
         """Duration of a round of these runs, including the reference's turns."""
         turns = len(places) // _BETWEEN_REFERENCES + 2
-        reference = self.runs[self._reference].usual_ns
-        return (self._settling + RUNS) * (sum(self.runs[place].usual_ns for place in places) + turns * reference)
+        runs = [*(self.runs[place] for place in places), *[self.runs[self._reference]] * turns]
+        return sum((run.settling + RUNS) * run.usual_ns for run in runs)
 
     @property
     def measured(self) -> bool:
