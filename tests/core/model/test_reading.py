@@ -243,6 +243,18 @@ def test_external_data_is_read(tmp_path: Path) -> None:
         Model.load(path)
 
 
+def test_a_file_is_read_again_once_it_has_changed(tmp_path: Path) -> None:
+    """What is in use serves further calls, with the same shapes and constants only."""
+    path, names = tmp_path / "m.onnx", [*NETWORKS][:2]
+    first, second = (NETWORKS[name]() for name in names)
+    first.save(path)
+    loaded = Model.load(path)
+    assert Model.load(path) is loaded
+    assert Model.load(path, name="other").name == "other"
+    second.save(path, force=True)
+    assert Model.load(path).digest == Model.load(path, name="again").digest != loaded.digest
+
+
 # Refusals ------------------------------------------------------------------------------------
 
 

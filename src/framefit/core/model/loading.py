@@ -11,6 +11,7 @@ Files are validated: claims of an ONNX file are compared with its contents befor
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import sys
@@ -33,6 +34,9 @@ __all__ = ["declared_inputs", "integer_scalars"]
 logger = logging.getLogger(__name__)
 SHAPE_ELEMENTS = 1024
 """Constants of at most this many elements compute shapes, larger ones are weights."""
+IN_ONE_FILE = "framefit.in_one_file"
+"""Of a graph's ``meta``: whether its file holds all of its weights."""
+_FILES = 64  # whose inputs are remembered
 
 
 def infer(model: ir.Model) -> None:
@@ -242,6 +246,8 @@ def read_graph(path: str | Path) -> ir.Model:
             raise InputError("the ONNX file holds no graph (is it truncated?)", where=path, remedy=remedy)
         if not model.graph.opset_imports:
             raise InputError("the ONNX file names no opset (is it truncated?)", where=path, remedy=remedy)
+        weights = (value.const_value for graph in model.graphs() for value in graph.initializers.values())
+        model.meta[IN_ONE_FILE] = not any(isinstance(tensor, ir.ExternalTensor) for tensor in weights)
         ir.external_data.load_to_model(model)
         _validate(model, path)
     except InputError:
@@ -301,7 +307,20 @@ def declared_inputs(path: str | Path) -> dict[str, tuple[int | None, ...] | None
     Raises:
         InputError: the file is missing, truncated or not an ONNX model.
     """
-    path = Path(path)
+    return dict(_declared(Path(path), file_state(path)))
+
+
+def file_state(path: str | Path) -> tuple[int, ...]:
+    """What a file is known by: as long as it is the same, so is what the file holds; empty: there is none."""
+    try:
+        state = Path(path).stat()
+    except OSError:
+        return ()
+    return state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size
+
+
+@functools.lru_cache(_FILES)
+def _declared(path: Path, _: tuple[int, ...]) -> dict[str, tuple[int | None, ...] | None]:
     try:
         graph = onnx.load_model(path, load_external_data=False).graph
     except (OSError, DecodeError):

@@ -9,12 +9,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
+import msgspec
 import onnx_ir as ir
 
 from framefit.core.files import Record, write_whole
 from framefit.core.model.graph import Granularity, GraphIndex, Layer, Node, TensorInfo, weight_masks, zeros_ratio
-from framefit.core.model.loading import PART_NOTE, canonical, random_nodes, read_graph
+from framefit.core.model.loading import IN_ONE_FILE, PART_NOTE, canonical, file_state, random_nodes, read_graph
 from framefit.errors import InputError
 
 
@@ -35,6 +37,9 @@ class Cut(Record, kw_only=True):
     def bytes(self) -> int:
         """Bytes of all tensors across it."""
         return sum(tensor.bytes for tensor in self.tensors)
+
+
+_IN_USE: WeakValueDictionary[tuple[str, tuple[int, ...], bytes], Model] = WeakValueDictionary()  # as Model.load made it
 
 
 class Model:
@@ -82,7 +87,7 @@ class Model:
         constants: Mapping[str, Any] | None = None,
         name: str | None = None,
     ) -> Model:
-        """Read an ONNX file.
+        """Read an ONNX file, unless what this call would make is still in use: models are never changed.
 
         Args:
             path: the file; external data beside it are read, too.
@@ -98,6 +103,9 @@ class Model:
             >>> Model.load("face.onnx").layers[0].op  # doctest: +SKIP
             'Conv'
         """
+        key = (str(path), file_state(path), msgspec.json.encode((shapes, constants, name), enc_hook=repr))
+        if (in_use := _IN_USE.get(key)) is not None:
+            return in_use
         graph = read_graph(path)
         try:
             changes = canonical(graph, shapes or {}, constants or {}, path)
@@ -120,6 +128,8 @@ class Model:
             raise InputError(
                 "its outputs depend on no input: nothing is left to run", where=path, remedy="export the model again"
             )
+        if graph.meta[IN_ONE_FILE]:
+            _IN_USE[key] = model
         return model
 
     @property
