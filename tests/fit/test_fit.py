@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from framefit.core.model import GraphBuilder, Model, listing
 from framefit.core.run_record import TargetList
 from framefit.fit.accuracy import Labelled
 from framefit.fit.loop import Fitted
+from framefit.fit.situation import Situation
 from workloads import listing as files_in
 from workloads import write_app, write_models, write_target
 
@@ -179,6 +181,27 @@ def test_a_workload_that_cannot_fit_says_what_was_tried(place: Path) -> None:
     assert "net" in done.result.after.binding
     assert done.result.proposals
     assert all(one.needs for one in done.result.proposals)
+
+
+def test_nothing_is_planned_for_steps_that_lack_data(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they would do to the load is told all the same."""
+    planned: list[Mapping[str, float]] = []
+
+    def counted(self: Situation, ratios: Mapping[str, float], *rest: Any) -> Standing:
+        planned.append(ratios)
+        return what_it_does(self, ratios, *rest)
+
+    what_it_does = Situation._planned_again
+    monkeypatch.setattr(Situation, "_planned_again", counted)
+    app = write_fit_app(place)
+    sparsity = [one for one in fit(app).result.proposals if one.name == "sparsify"]
+    assert sparsity
+    assert all(one.needs is not None and one.predicted_load_ratio is not None for one in sparsity)
+    assert planned
+    assert not any(planned)
+    planned.clear()
+    fit(app, data={"net": place / "data.npz"})
+    assert any(planned)
 
 
 def test_a_priority_model_that_is_too_long_slows_the_beat(tmp_path: Path) -> None:

@@ -235,11 +235,21 @@ class StepContext:
         ]
 
     def load_if(self, situation: Situation, name: str, ratio: float) -> float:
-        """The load if launches of a model took so many times as long, planned again: it may be cut otherwise then."""
+        """The load if launches of a model took so many times as long, planned again: it may be cut otherwise then.
+
+        Of a model that cannot be changed, for want of data, nothing is planned: the load alone is told.
+        """
+        if self.labelled.lacks(name) is not None:
+            return situation.if_model_took(name, ratio)
         return situation.what_if({name: ratio}, notify=self.notify).load_ratio
 
     def cost_that_fits(self, situation: Situation, name: str) -> float | None:
-        """The greatest part of what a model takes now at which everything fits, 0 to 1; ``None``: there is none."""
+        """The greatest part of what a model takes now at which everything fits, 0 to 1; ``None``: there is none.
+
+        Nor is it looked for where the model cannot be changed, for want of data.
+        """
+        if self.labelled.lacks(name) is not None:
+            return None
         if self._needs is None or self._needs[0] is not situation:
             self._needs = situation, {}
         known = self._needs[1]
