@@ -184,7 +184,7 @@ def test_a_workload_that_cannot_fit_says_what_was_tried(place: Path) -> None:
 
 
 def test_nothing_is_planned_for_steps_that_lack_data(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they would do to the load is told all the same."""
+    """Where steps are taken no cheaper model is planned without its data; where they are listed, all are."""
     planned: list[Mapping[str, float]] = []
 
     def counted(self: Situation, ratios: Mapping[str, float], *rest: Any) -> Standing:
@@ -194,14 +194,14 @@ def test_nothing_is_planned_for_steps_that_lack_data(place: Path, monkeypatch: p
     what_it_does = Situation._planned_again
     monkeypatch.setattr(Situation, "_planned_again", counted)
     app = write_fit_app(place)
-    sparsity = [one for one in fit(app).result.proposals if one.name == "sparsify"]
-    assert sparsity
-    assert all(one.needs is not None and one.predicted_load_ratio is not None for one in sparsity)
+    assert fitted(app).result.fits
     assert planned
     assert not any(planned)
     planned.clear()
-    fit(app, data={"net": place / "data.npz"})
+    sparsity = [one for one in fit(app).result.proposals if one.name == "sparsify"]
     assert any(planned)
+    assert any(one.enough for one in sparsity)
+    assert all(one.needs is not None and one.predicted_load_ratio is not None for one in sparsity)
 
 
 def test_a_priority_model_that_is_too_long_slows_the_beat(tmp_path: Path) -> None:

@@ -221,6 +221,8 @@ def test_a_layer_that_fits_no_window_is_named_with_a_rate_that_helps(cut: Plan, 
     assert timetable.binding_constraint is not None
     assert "'chain'" in timetable.binding_constraint
     assert "layer" in timetable.binding_constraint
+    brief = plan(app, explained=False).timetable
+    assert (brief.binding_constraint, brief.fixes) == (timetable.binding_constraint, ())
     assert json.loads((folder / "infeasible.json").read_text())["feasible"] is False
     assert all(fix.verified for fix in timetable.fixes)
     (rate,) = (fix.change for fix in timetable.fixes if fix.change.startswith("rate_hz = "))

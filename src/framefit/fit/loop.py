@@ -184,6 +184,7 @@ class FitLoop:
         offers: Sequence[Offer] = ()
         try:
             if apply:
+                self._context.taking = True
                 self._written(self._so_far())  # a folder that can be gone on with, whatever ends the first step
                 self._fit()
                 accurate = self._accurate()
@@ -192,6 +193,7 @@ class FitLoop:
                     accurate = self._accurate()
             fits = self._situation.standing.fits and (not apply or (self._verified is not None and accurate))
             if not self._situation.standing.fits:
+                self._context.taking = False
                 offers = self._offers(*COSTS)
                 if not apply:
                     self._price(None)

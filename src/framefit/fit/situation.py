@@ -49,7 +49,12 @@ class Situation:
             DeviceError: likewise.
         """
         planned = plan(
-            app, workload=workload, priority_ratio=margin_ratio, background_ratio=margin_ratio, notify=notify
+            app,
+            workload=workload,
+            priority_ratio=margin_ratio,
+            background_ratio=margin_ratio,
+            explained=False,
+            notify=notify,
         )
         return cls(planned, margin_ratio, standing_of(planned))
 

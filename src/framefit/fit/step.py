@@ -208,6 +208,7 @@ class StepContext:
         versions: model -> what became of it so far; those that were changed.
         rejected: model -> parts of the original's cycles at which sparsity was tried and cost too much accuracy.
         inexact: model -> kinds of int8 that lost too much in its final test.
+        taking: steps are being taken; else they are only listed, with those that lack something.
     """
 
     app: Path
@@ -219,6 +220,7 @@ class StepContext:
     versions: dict[str, FittedModel] = field(default_factory=dict)
     rejected: dict[str, list[float]] = field(default_factory=dict)
     inexact: dict[str, set[str]] = field(default_factory=dict)
+    taking: bool = False
     _needs: tuple[Situation, dict[str, float | None]] | None = field(default=None, repr=False)
 
     def version(self, entry: ModelEntry) -> FittedModel:
@@ -237,18 +239,18 @@ class StepContext:
     def load_if(self, situation: Situation, name: str, ratio: float) -> float:
         """The load if launches of a model took so many times as long, planned again: it may be cut otherwise then.
 
-        Of a model that cannot be changed, for want of data, nothing is planned: the load alone is told.
+        Where steps are being taken nothing is planned of a model that lacks data: the load alone is estimated.
         """
-        if self.labelled.lacks(name) is not None:
+        if self.taking and self.labelled.lacks(name) is not None:
             return situation.if_model_took(name, ratio)
         return situation.what_if({name: ratio}, notify=self.notify).load_ratio
 
     def cost_that_fits(self, situation: Situation, name: str) -> float | None:
         """The greatest part of what a model takes now at which everything fits, 0 to 1; ``None``: there is none.
 
-        Nor is it looked for where the model cannot be changed, for want of data.
+        Where steps are being taken it is not looked for of a model that lacks data.
         """
-        if self.labelled.lacks(name) is not None:
+        if self.taking and self.labelled.lacks(name) is not None:
             return None
         if self._needs is None or self._needs[0] is not situation:
             self._needs = situation, {}

@@ -224,36 +224,44 @@ class Placing:
             needed.update(task.memory_bytes(separate=self._apart))
         return all(room.memory_bytes is None or needed[room.name] <= room.memory_bytes for room in self._rooms)
 
+    def with_binding(self, timetable: Timetable, tasks: Sequence[SegmentedModel], beat: Beat) -> Timetable:
+        """Of an infeasible one: the layers that are too long, where that is what binds."""
+        text = self._too_long(timetable, tasks, beat)
+        return timetable if text is None else msgspec.structs.replace(timetable, binding_constraint=text)
+
     def explained(self, timetable: Timetable, tasks: Sequence[SegmentedModel], beat: Beat) -> Timetable:
-        """What binds, by layer where a layer does, and changes that would help."""
+        """What binds, whether that is proved, and changes that would help: each is planned."""
         searched_s = time.monotonic() - self._begun
-        priority = [model for model in timetable.models if model.role == "priority"]
-        binding, layer = timetable.binding_constraint, False
-        for task in tasks:
-            if task.pieces is None:
-                continue
-            longest = int(task.pieces.quantile_ns.argmax())
-            room = segment_room(beat, priority)
-            if segment_room(beat, priority) <= 0 or int(task.pieces.quantile_ns[longest]) <= room:
-                continue
-            first, last = task.runs[longest]
-            known = task.layer_names or [layer.name for layer in task.model.layers]
-            names = dict.fromkeys((known[first], known[last]))
-            binding = (
-                f"{'layer' if first == last else 'layers'} {' .. '.join(names)} of {task.name!r} "
-                f"{'takes' if first == last else 'take'} "
-                f"{task.pieces.quantile_ns[longest] / 1e6:.2f} ms in one piece; {room_text(beat)} "
-                f"{room / 1e6:.2f} ms"
-            )
-            layer = True
-            break
+        layer = self._too_long(timetable, tasks, beat)
+        binding = layer or timetable.binding_constraint
         self._notify("looking for changes that would help")
         changes = (*self._freed(timetable, tasks, beat), *self._fixes(timetable, tasks, beat))
-        refusal = timetable.refusal or self._refusal(timetable, binding or "", beat, layer=layer)
+        refusal = timetable.refusal or self._refusal(timetable, binding or "", beat, layer=layer is not None)
         if refusal.lateness_ns and refusal.bound_ns is None and timetable.refusal is not None:  # by results' ages
             refusal = self._too_old(refusal, searched_s, timetable, tasks, beat)
             binding = refusal.reason
         return msgspec.structs.replace(timetable, binding_constraint=binding, fixes=changes, refusal=refusal)
+
+    @staticmethod
+    def _too_long(timetable: Timetable, tasks: Sequence[SegmentedModel], beat: Beat) -> str | None:
+        """The first model's layers that take longer in one piece than windows leave, as a sentence."""
+        room = segment_room(beat, [model for model in timetable.models if model.role == "priority"])
+        for task in tasks:
+            if task.pieces is None:
+                continue
+            longest = int(task.pieces.quantile_ns.argmax())
+            takes_ns = int(task.pieces.quantile_ns[longest])
+            if room <= 0 or takes_ns <= room:
+                continue
+            first, last = task.runs[longest]
+            known = task.layer_names or [layer.name for layer in task.model.layers]
+            names = dict.fromkeys((known[first], known[last]))
+            return (
+                f"{'layer' if first == last else 'layers'} {' .. '.join(names)} of {task.name!r} "
+                f"{'takes' if first == last else 'take'} {takes_ns / 1e6:.2f} ms in one piece; {room_text(beat)} "
+                f"{room / 1e6:.2f} ms"
+            )
+        return None
 
     def _too_old(
         self,

@@ -54,7 +54,7 @@ class PlanRequest:
         priority_ratio: for conditions other than the present ones: times what is measured priority models take then.
         background_ratio: and background models.
         ratios: model -> times what else it would take: were it cheaper, for example.
-        explained: say what binds and what would help where it does not fit.
+        explained: plan what would help where it does not fit; what binds is named in any case.
         kept: every layer stays on its unit in this plan, and every model in its role: a run may change from one to
             the other.
     """
@@ -127,8 +127,9 @@ class _Planner:
         beat = self._beat(wired, [task.name for task in tasks if task.priority])
         tasks, events, beat = self._with_events(placing, tasks, beat)
         tasks, timetable = self._placed(placing, tasks, beat)
-        if not timetable.feasible and request.explained:
-            timetable = placing.explained(timetable, tasks, beat)
+        if not timetable.feasible:
+            told = placing.explained if request.explained else placing.with_binding
+            timetable = told(timetable, tasks, beat)
         timetable, tasks = with_events(timetable, beat), [*tasks, *events]
         by_name = {model.entry.name: model for model in wired}
         wired = [by_name[task.name] for task in tasks]

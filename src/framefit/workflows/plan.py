@@ -48,6 +48,7 @@ def plan(
     workload: Workload | None = None,
     priority_ratio: float = 1.0,
     background_ratio: float = 1.0,
+    explained: bool = True,
 ) -> Plan:
     """Say whether and how a workload's models fit into every window.
 
@@ -59,6 +60,7 @@ def plan(
         workload: with absolute paths, instead of what the file says.
         priority_ratio: for conditions other than the present ones: times what is measured priority models take then.
         background_ratio: and background models.
+        explained: plan what would help where it does not fit (``fixes``); what binds is named in any case.
 
     Raises:
         InputError: a file, key or model that cannot be used; an operator that no unit supports.
@@ -82,6 +84,7 @@ def plan(
         in_real_time=in_real_time,
         priority_ratio=priority_ratio,
         background_ratio=background_ratio,
+        explained=explained,
     )
     planned = plan_request(request, _priced(request, device, notify, cache=settings.cache), notify)
     if planned.timetable.feasible:

@@ -255,6 +255,17 @@ def test_a_file_is_read_again_once_it_has_changed(tmp_path: Path) -> None:
     assert Model.load(path).digest == Model.load(path, name="again").digest != loaded.digest
 
 
+def test_constants_that_look_alike_are_told_apart(tmp_path: Path) -> None:
+    """Models in use are known by every value of their constants, also of arrays that print alike."""
+    nodes = [helper.make_node("Add", ["x", "k"], ["y"])]
+    path = write(tmp_path / "m.onnx", nodes, [info("x", [2000]), info("k", [2000])], [info("y", [2000])])
+    first, second = np.zeros(2000, np.float32), np.zeros(2000, np.float32)
+    second[1000] = 1
+    models = [Model.load(path, constants={"k": values}) for values in (first, second)]
+    assert models[0].digest != models[1].digest
+    assert Model.load(path, constants={"k": first.copy()}) is models[0]
+
+
 # Refusals ------------------------------------------------------------------------------------
 
 

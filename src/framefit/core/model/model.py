@@ -12,6 +12,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
+import numpy as np
 import onnx_ir as ir
 
 from framefit.core.files import Record, write_whole
@@ -37,6 +38,12 @@ class Cut(Record, kw_only=True):
     def bytes(self) -> int:
         """Bytes of all tensors across it."""
         return sum(tensor.bytes for tensor in self.tensors)
+
+
+def _encoded(value: Any) -> tuple[str, tuple[int, ...], bytes]:
+    """An array, or what becomes one."""
+    array = np.asarray(value)
+    return array.dtype.str, array.shape, array.tobytes()
 
 
 _IN_USE: WeakValueDictionary[tuple[str, tuple[int, ...], bytes], Model] = WeakValueDictionary()  # as Model.load made it
@@ -103,7 +110,7 @@ class Model:
             >>> Model.load("face.onnx").layers[0].op  # doctest: +SKIP
             'Conv'
         """
-        key = (str(path), file_state(path), msgspec.json.encode((shapes, constants, name), enc_hook=repr))
+        key = (str(path), file_state(path), msgspec.msgpack.encode((shapes, constants, name), enc_hook=_encoded))
         if (in_use := _IN_USE.get(key)) is not None:
             return in_use
         graph = read_graph(path)
