@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from console import Framefit
+from console import Framefit, framefit_in
 
-from networks import NETWORKS
-from workloads import listing, write_app
+from networks import NETWORKS, write_dynamic
+from workloads import listing, write_app, write_models, write_target
 
 Broken = Callable[[Path], Path]
 
@@ -71,6 +74,7 @@ def recurrent(state: str) -> Broken:
 
 
 TOP = "schema_version = 1\n"
+HEAVY = ("numpy", "onnx", "onnx_ir", "sympy", "onnxruntime", "ortools", "rich", "numba", "PIL")
 CASES: dict[str, tuple[Broken, list[str]]] = {
     "truncated model": (truncated, ["small.onnx"]),
     "text instead of a model": (with_file("small.onnx", b"hello, this is no model\n", app()), ["small.onnx"]),
@@ -209,3 +213,229 @@ def test_with_json_the_reason_is_json_too(framefit: Framefit, tmp_path: Path) ->
     assert reason["error"] == "InputError"
     assert reason["what"] in ended.err
     assert str(missing) in (reason["where"] or "") + reason["what"]
+
+
+PYTORCH, KERAS = "torch.onnx.export", 'model.export("MODEL.onnx", format="onnx")'
+NOT_ONNX = "not an ONNX model"
+APP, TABLE, TARGET = (
+    "a workload (app.toml)",
+    "a latency table (*.table.json)",
+    "the description of a target (target.toml)",
+)
+AT_ONCE: dict[str, list[str]] = {
+    # paths that are not there
+    "plan nosuch.toml": ["nosuch.toml: no such file"],
+    "run nosuch.toml": ["nosuch.toml: no such file"],
+    "simulate nosuch.toml": ["nosuch.toml: no such file"],
+    "fit nosuch.toml": ["nosuch.toml: no such file"],
+    "run nosuch.json": ["nosuch.json: no such file"],
+    "cycles nosuch.onnx --target vpu": ["nosuch.onnx: no such file"],
+    "measure nosuch.onnx": ["nosuch.onnx: no such file"],
+    "measure small.onnx --grid nosuch.toml": ["nosuch.toml: no such file"],
+    "measure small.onnx --audit nosuch.onnx": ["nosuch.onnx: no such file"],
+    "calibrate nosuch.onnx": ["nosuch.onnx: no such file"],
+    "estimate nosuch.onnx --table board.table.json": ["nosuch.onnx: no such file"],
+    "estimate small.onnx --table nosuch.json": ["nosuch.json: no such file"],
+    "table nosuch.json": ["nosuch.json: no such file"],
+    "table board.table.json --against nosuch.json": ["nosuch.json: no such file"],
+    "profile nosuch": ["nosuch: no such file"],
+    "profile data.npz --program nosuch.json": ["nosuch.json: no such file"],
+    "report nosuch": ["nosuch: no such file"],
+    "inject-loss nosuch --rate 0.1 -o out.npz": ["nosuch: no such file"],
+    "rtl nosuch": ["nosuch: no such file"],
+    "sparsify nosuch.onnx --data data.npz --target vpu": ["nosuch.onnx: no such file"],
+    "sparsify small.onnx --data nosuch.npz --target vpu": ["nosuch.npz: no such file"],
+    "sparsify --resume nosuch": ["nosuch: no such file"],
+    "treeify nosuch.onnx --data data.npz": ["nosuch.onnx: no such file"],
+    "fit app.toml --data small=nosuch.npz": ["nosuch.npz: no such file"],
+    "targets nosuch.toml": ["nosuch.toml: no such file"],
+    "plan app.toml --target nosuch.toml": ["nosuch.toml: no such file"],
+    # models of other tools
+    "cycles m.tflite --target vpu": ["m.tflite: is a TensorFlow Lite model", NOT_ONNX, "tf2onnx.convert --tflite"],
+    "cycles m.pt --target vpu": ["m.pt: is a PyTorch file", NOT_ONNX, PYTORCH],
+    "cycles old.pth --target vpu": ["old.pth: is a PyTorch file", NOT_ONNX, PYTORCH],
+    "cycles exported.pt2 --target vpu": ["exported.pt2: is a PyTorch file", NOT_ONNX, PYTORCH],
+    "cycles m.keras --target vpu": ["m.keras: is a Keras model", NOT_ONNX, KERAS],
+    "cycles m.h5 --target vpu": ["m.h5: is a Keras model", NOT_ONNX, KERAS],
+    "cycles m.safetensors --target vpu": ["a file of weights (safetensors)", NOT_ONNX, PYTORCH],
+    "cycles m.ort --target vpu": ["ONNX Runtime's own format (.ort)", NOT_ONNX, "the ONNX file that it was made of"],
+    "cycles m.xml --target vpu": ["OpenVINO's own format (.xml)", NOT_ONNX, "the ONNX file that it was made of"],
+    "cycles saved --target vpu": ["saved: is a folder, not an ONNX file", "tf2onnx.convert --saved-model saved"],
+    "cycles . --target vpu": [".: is a folder, not an ONNX file", "chain.onnx"],
+    "plan tflite.toml": ["m.tflite: is a TensorFlow Lite model", "tf2onnx.convert --tflite"],
+    # one file in the place of another
+    "plan small.onnx": [f"small.onnx: is an ONNX model, not {APP}", 'models = [{ name = "face", path = "face.onnx" }]'],
+    "run small.onnx": [f"small.onnx: is an ONNX model, not {APP}"],
+    "simulate small.onnx": [f"small.onnx: is an ONNX model, not {APP}"],
+    "fit small.onnx": [f"small.onnx: is an ONNX model, not {APP}"],
+    "fit m.tflite": [f"m.tflite: is a TensorFlow Lite model, not {APP}"],
+    "plan target.toml": [f"target.toml: is {TARGET}, not {APP}"],
+    "plan board.table.json": [f"board.table.json: is {TABLE}, not {APP}"],
+    "cycles app.toml --target vpu": [f"app.toml: is {APP}, {NOT_ONNX}"],
+    "cycles vpu --target small.onnx": ["no built-in model 'vpu'", "detector, depth"],
+    "cycles small.onnx --target app.toml": [f"app.toml: is {APP}, not {TARGET}"],
+    "cycles small.onnx --target small.onnx": [f"small.onnx: is an ONNX model, not {TARGET}"],
+    "plan app.toml --target small.onnx": [f"small.onnx: is an ONNX model, not {TARGET}"],
+    "targets small.onnx": [f"small.onnx: is an ONNX model, not {TARGET}"],
+    "measure app.toml": [f"app.toml: is {APP}, {NOT_ONNX}"],
+    "estimate board.table.json --table small.onnx": [f"board.table.json: is {TABLE}, {NOT_ONNX}"],
+    "estimate data.npz --table board.table.json": [f"data.npz: is an archive of arrays (.npz), {NOT_ONNX}"],
+    "treeify app.toml --data data.npz": [f"app.toml: is {APP}, {NOT_ONNX}"],
+    "run saved": ["saved: is a folder without a plan", "app.toml"],
+    "plan saved": ["saved: cannot be read: Is a directory"],
+    # names and values
+    "cycles detectr --target vpu": ["no built-in model 'detectr'", "did you mean 'detector'?"],
+    "cycles small --target vpu": ["no built-in model 'small'", "detector, depth"],
+    "cycles small.onnx --target vpuu": ["'vpuu'", "did you mean 'vpu'?"],
+    "plan app.toml --target vppu": ["'vppu'", "did you mean 'vpu'?"],
+    "plan app.toml --target nokind:CPU": ["'nokind' is not a kind of device", "openvino"],
+    "plan unknown-target.toml": ["'vpuu'", "did you mean 'vpu'?"],
+    "targets edge": ["no built-in target 'edge'", "edge-8"],
+    "targets vpu app.toml": ["a table belongs to fit"],
+    "plan app.toml --jsn": ["No such option: --jsn", "--json"],
+    "plan app.toml --windows 3": ["No such option: --windows"],
+    "plann app.toml": ["No such command 'plann'", "'plan'"],
+    "fly": ["No such command 'fly'"],
+    "plan": ["APP.toml"],
+    "plan app.toml app.toml": ["extra argument", "app.toml"],
+    "cycles small.onnx": ["--target"],
+    "estimate small.onnx": ["--table"],
+    "sparsify small.onnx": ["--data and --target missing"],
+    "run app.toml --windows 0": ["--windows: windows must be at least 1, is 0"],
+    "run app.toml --windows 1.5": ["'1.5'", "a whole number"],
+    "run app.toml --seconds 0": ["--seconds: seconds must be greater than 0, is 0"],
+    "simulate app.toml --seconds -1": ["seconds must be greater than 0, is -1"],
+    "run app.toml --seconds soon": ["'soon'", "SECONDS"],
+    "run app.toml --max-miss-ratio 2": ["max_miss_ratio must be at least 0 and at most 1, is 2"],
+    "run app.toml --seed -1": ["seed must be at least 0, is -1"],
+    "demo --seconds -1": ["seconds must be greater than 0, is -1"],
+    "profile data.npz --method alihn": ["'alihn' is unknown", "did you mean 'align'?"],
+    "profile data.npz --method best": ["'best' is unknown", "align, rule"],
+    "profile data.npz --confidence 95": ["confidence must be greater than 0 and less than 1, is 95"],
+    "sparsify small.onnx --data data.npz --target vpu --solver dpg": ["'dpg' is unknown", "did you mean 'ddpg'?"],
+    "fit app.toml --exclude cut": ["'cut' is unknown", "did you mean 'cuts'?"],
+    "rtl small.onnx --lut 5": ["'5' is unknown", "4, 6"],
+    "rtl small.onnx --layer 128": ["'128' is not of the form INxOUT, such as 128x64"],
+    "cycles small.onnx --target vpu --shape 1,3,16,16": ["not of the form INPUT=1,3,H,W, such as image=1,3,240,320"],
+    # what must not be combined, or overwritten
+    "plan app.toml -o app.toml": ["app.toml: already exists", "--force"],
+    "run app.toml -o saved": ["saved: already exists", "--force"],
+    "cycles small.onnx --target vpu -o app.toml": ["app.toml: already exists", "--force"],
+    "measure small.onnx -o board.table.json": ["board.table.json: already exists", "--resume", "--force"],
+    "targets vpu -o app.toml": ["app.toml: already exists", "--force"],
+    "table board.table.json --against board.table.json --merge board.table.json": ["either --against or --merge"],
+    "inject-loss data.npz --rate 0.1": ["-o missing"],
+    # keys and values of files
+    "plan empty.toml": ["empty.toml: $.models is missing", "rate_hz = 30"],
+    "plan key.toml": ["$.models[0].priorty", "'priority'"],
+    "plan word.toml": ["$.rate_hz must be a number, is 'fast'"],
+    "plan position.toml": ["$.schedule.priority_position is 'staart'", "'start'?", "'start', 'middle', 'end'"],
+    "plan latin.toml": ["latin.toml: not valid TOML: line 7 is not UTF-8", "save the file as UTF-8"],
+    "plan typo.toml": ["typo.toml: not valid TOML"],
+    "plan app.toml --target typo.toml": ["typo.toml: not valid TOML"],
+    "plan app.toml --target key-target.toml": ["key-target.toml: unknown key $.descr", "'description'"],
+}
+"""Wrong uses, and what a reader wants to see; each is answered before anything heavy is imported."""
+LATER: dict[str, list[str]] = {
+    "plan nhwc.toml": ["image", "x.transpose(0, 3, 1, 2)"],
+    "cycles dynamic.onnx --target vpu --shape image=1,7,6,6": ["takes batch x 2 x 6 x 6, not 1 x 7 x 6 x 6"],
+    "estimate small.onnx --table app.toml": [f"app.toml: is {APP}, not {TABLE}"],
+    "estimate small.onnx --table small.onnx": [f"small.onnx: is an ONNX model, not {TABLE}"],
+    "table small.onnx": [f"small.onnx: is an ONNX model, not {TABLE}"],
+    "measure --grid app.toml": [f"app.toml: is {APP}, not a grid of layers (SPEC.toml)"],
+    "profile small.onnx": ["small.onnx: is not a trace of a known format: it is an ONNX model"],
+    "profile app.toml": [f"app.toml: is not a trace of a known format: it is {APP}"],
+    "profile data.npz": ["array 'time_ns' is missing; it has: x"],
+    "report small.onnx": ["small.onnx: is not something that a report can show: it is an ONNX model"],
+    "rtl app.toml": [f"app.toml: is {APP}, not trees (*.trees.json)"],
+    "run app.toml --resume": ["is not the folder of a run that was cut off"],
+    "run app.toml --inject melt:small@2s": ["no fault of kind 'melt'", "raise"],
+}
+"""Further ones, for which more has to be read."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of many kinds, right and wrong ones."""
+    folder = write_models(tmp_path_factory.mktemp("uses"))
+    text = write_app(folder).read_text()
+    write_target(folder)
+    target = (folder / "target.toml").read_text()
+    np.savez(folder / "data.npz", x=np.zeros((4, 2)))
+    np.savez(folder / "frames.npz", np.zeros((4, 16, 16, 3), np.float32))
+    write_dynamic(folder / "dynamic.onnx")
+    (folder / "saved").mkdir()
+    (folder / "saved" / "saved_model.pb").write_bytes(b"\x08\x01")
+    (folder / "board.table.json").write_text('{"fingerprint": {}, "entries": []}')
+    for name, content in {
+        "m.tflite": b"\x1c\0\0\0TFL3" + bytes(64),
+        "m.ort": b"\x18\0\0\0ORTM" + bytes(64),
+        "m.h5": b"\x89HDF\r\n\x1a\n" + bytes(64),
+        "old.pth": b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.",
+        "m.safetensors": (16).to_bytes(8, "little") + b'{"a": 1}        ',
+        "m.xml": b'<?xml version="1.0"?>\n<net name="m" version="11">\n</net>\n',
+        "latin.toml": text.replace("camera", "kamer\u00e4").encode("latin-1"),
+    }.items():
+        (folder / name).write_bytes(content)
+    for name, member in {
+        "m.pt": "m/data.pkl",
+        "exported.pt2": "m/models/model.json",
+        "m.keras": "model.weights.h5",
+    }.items():
+        with zipfile.ZipFile(folder / name, "w") as archive:
+            archive.writestr(member, b"")
+    for name, content in {
+        "empty.toml": "",
+        "key.toml": text.replace("priority = ", "priorty = "),
+        "word.toml": text.replace("rate_hz = 20", 'rate_hz = "fast"'),
+        "position.toml": text.replace("[schedule]", '[schedule]\npriority_position = "staart"'),
+        "typo.toml": text.replace("[schedule]", "[schedule"),
+        "tflite.toml": text.replace("chain.onnx", "m.tflite"),
+        "unknown-target.toml": text.replace("rate_hz", 'target = "vpuu"\nrate_hz', 1),
+        "nhwc.toml": text.replace('source = "synthetic"', 'source = "frames.npz"'),
+        "key-target.toml": target.replace("name =", 'descr = ""\nname =', 1),
+    }.items():
+        (folder / name).write_text(content)
+    return folder
+
+
+@pytest.mark.parametrize("use", [*AT_ONCE, *LATER])
+def test_a_wrong_use_is_answered(
+    use: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, and one message that says what a reader wants to know; nothing is written."""
+    monkeypatch.chdir(folder)
+    before = sorted(path.name for path in folder.iterdir())
+    ended = framefit_in(monkeypatch, capsys)(*use.split())
+    assert (ended.code, ended.out) == (2, ""), ended
+    for part in ({**AT_ONCE, **LATER})[use]:
+        assert part in ended.err
+    assert ended.err.startswith("framefit: ") or "--help" in ended.err
+    assert "remedy: " in ended.err or "--help" in ended.err
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_wrong_uses_load_nothing_heavy(folder: Path) -> None:
+    """Numpy, the ONNX packages and the runtimes are not imported for an answer that needs none of them."""
+    script = f"""
+import contextlib, io, sys
+from framefit.cli.app import main
+for use in {[*AT_ONCE]}:
+    sys.argv = ["framefit", *use.split()]
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
+        main()
+    loaded = [name for name in {HEAVY} if name in sys.modules]
+    if loaded:
+        print(use, loaded)
+        break
+"""
+    ended = subprocess.run([sys.executable, "-c", script], cwd=folder, check=True, capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_byte_order_mark_is_accepted(encoding: str, framefit: Framefit, models: Path) -> None:
+    """Editors that write one, and those that write UTF-16, are understood."""
+    workload = write_app(models)
+    workload.write_bytes(workload.read_text().encode(encoding))
+    assert framefit("plan", workload).code == 0

@@ -154,6 +154,7 @@ def test_misses_above_the_threshold_are_a_negative_answer(
     code: int,
     framefit: Framefit,
     result: RunResult,
+    models: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of 100 releases so many were missed: exit code 1 above --max-miss-ratio, which is 0.01 by default."""
@@ -161,7 +162,7 @@ def test_misses_above_the_threshold_are_a_negative_answer(
     first, *rest = result.metrics.models
     metrics = replace(result.metrics, models=(replace(first, releases=100, missed=missed), *rest))
     monkeypatch.setattr("framefit.workflows.run.run", lambda *_, **__: dataclasses.replace(result, metrics=metrics))
-    assert framefit("run", "app.toml", *options).code == code
+    assert framefit("run", write_app(models), *options).code == code
 
 
 def interrupted(

@@ -13,12 +13,12 @@ SCRIPT = Path(sys.executable).with_name("framefit")
 HEAVY = ("numpy", "onnx", "onnx_ir", "onnxruntime", "ortools", "rich")
 
 
-def seconds(command: list[str | Path]) -> float:
-    """Processor time of a process that ends well, the best of five: the wall's also counts what others do."""
+def seconds(command: list[str | Path], code: int = 0) -> float:
+    """Processor time of a process that ends so, the best of five: the wall's also counts what others do."""
     best = float("inf")
     for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(command, check=True, capture_output=True)
+        assert subprocess.run(command, check=False, capture_output=True).returncode == code
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     return best
@@ -34,6 +34,11 @@ def test_help_lists_the_commands() -> None:
 def test_help_is_quick() -> None:
     """Under 0.3 s."""
     assert seconds([SCRIPT, "--help"]) < 0.3
+
+
+def test_a_wrong_path_is_answered_quickly() -> None:
+    """Under 0.4 s; tests/cli/test_bad_input.py counts what is imported for other wrong uses."""
+    assert seconds([SCRIPT, "plan", "nosuch.toml"], code=2) < 0.4
 
 
 def test_importing_costs_next_to_nothing() -> None:

@@ -219,7 +219,7 @@ def test_changes_of_rate_come_in_order_with_the_rates_of_the_others(tmp_path: Pa
         ("rate_hz = 30", "rate_hz = nan", "rate_hz must be greater than 0, is nan"),
         ("rate_hz = 30", "rate_hz = inf", "rate_hz must be greater than 0, is inf"),
         ("rate_hz = 30", "rate_hz = 1e-300", "rate_hz must be 1e-06 to 1e+09, is 1e-300"),
-        ("rate_hz = 30", 'rate_hz = "30"', "at `$.rate_hz`"),
+        ("rate_hz = 30", 'rate_hz = "30"', "$.rate_hz must be a number, is '30'"),
         ("rate_hz = 30", "window_ms = 0", "window_ms must be greater than 0"),
         ("rate_hz = 30", "rate_hz = 30\nwindow_ms = 33.3", "rate_hz or window_ms, not both"),
         ("rate_hz = 30", "", "the windows' rate is missing"),
@@ -229,7 +229,7 @@ def test_changes_of_rate_come_in_order_with_the_rates_of_the_others(tmp_path: Pa
         ("rate_hz = 30", "rate_hz = 30\nschedule.quantile = 1.0", "quantile must be at least 0.5 and below 1"),
         ("rate_hz = 30", "rate_hz = 30\nschedule.num_priority = -1", "num_priority must not be negative, is -1"),
         ("rate_hz = 30", "rate_hz = 30\nschedule = { num_priority = 1, priority_threshold = 2 }", "not both"),
-        ("rate_hz = 30", 'rate_hz = 30\nschedule.preemption = "always"', "at `$.schedule.preemption`"),
+        ("rate_hz = 30", 'rate_hz = 30\nschedule.preemption = "always"', "$.schedule.preemption is 'always'"),
         (
             "rate_hz = 30",
             "rate_hz = 30\nunits = [{ name = 'a', thread = 2 }]",

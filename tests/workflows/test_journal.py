@@ -251,7 +251,7 @@ def test_what_cannot_be_resumed(planned: Plan, tmp_path: Path) -> None:
     """A complete run, another verb, options that the run folder decides, and one of which nothing was recorded."""
     out = tmp_path / "out"
     simulate(planned, windows=3, output=out)
-    with pytest.raises(InputError, match="was not cut off"):
+    with pytest.raises(InputError, match="not the folder of a run that was cut off"):
         simulate(out, resume=True)
     cut_off(planned, tmp_path / "cut", 5)
     with pytest.raises(InputError, match="made by framefit simulate"):

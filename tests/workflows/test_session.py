@@ -27,8 +27,8 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("asked", "says"),
     [
         ({"seconds": math.inf}, "too many"),
-        ({"seconds": math.nan}, "nothing to run"),
-        ({"seconds": -math.inf}, "nothing to run"),
+        ({"seconds": math.nan}, "seconds must be greater than 0, is nan"),
+        ({"seconds": -math.inf}, "seconds must be greater than 0, is -inf"),
         ({"seconds": 1e12}, "too many"),
         ({"windows": 10**400}, "too many"),
         ({"windows": 3, "seed": -1}, "seed must be at least 0, is -1"),

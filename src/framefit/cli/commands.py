@@ -14,6 +14,7 @@ import typer
 
 from framefit.cli.options import Command, Screen, add_command
 from framefit.cli.screen import Interrupt, Positions, Progress, show, show_json, show_line
+from framefit.core.files import check_new
 from framefit.core.settings import OverwriteFile, Settings, option, settings_of
 from framefit.core.sparsity import SparsifyOptions
 from framefit.core.tree_results import TreeifyOptions
@@ -173,15 +174,17 @@ class TableSettings(Settings, kw_only=True):
 
     files: Annotated[
         tuple[str, ...],
-        option("Latency table; with --merge, further ones may follow.", argument=True, metavar="FILE"),
+        option("Latency table; with --merge, further ones may follow.", argument=True, metavar="FILE", names="path"),
     ]
-    against: Annotated[str | None, option("Compare the table with this one.", metavar="OTHER")] = None
+    against: Annotated[str | None, option("Compare the table with this one.", metavar="OTHER", names="path")] = None
     merge: Annotated[
-        tuple[str, ...], option("Add the entries of this table, and of those that follow.", metavar="OTHER...")
+        tuple[str, ...],
+        option("Add the entries of this table, and of those that follow.", metavar="OTHER...", names="path"),
     ] = ()
     any_fingerprint: Annotated[bool, option("Merge tables although they are of different devices.")] = False
     output: Annotated[
-        str | None, option("Write the merged table to this file (JSON).", "-o", "--output", metavar="PATH")
+        str | None,
+        option("Write the merged table to this file (JSON).", "-o", "--output", metavar="PATH", names="new path"),
     ] = None
     force: OverwriteFile = False
 
@@ -261,12 +264,11 @@ def plan(given: dict[str, Any], screen: PlanScreen) -> int:
     Example: framefit plan app.toml --explain --page plan.html
     """
     page = None if screen.page is None else Path(screen.page)
+    check_new(page, force=bool(given.get("force")))
     if screen.json and screen.explain:
         raise InputError(
             "--json prints only the plan, without --explain", remedy="leave one of them out; --page goes with both"
         )
-    if page is not None and page.exists() and not given.get("force"):  # before measuring
-        raise InputError("already exists", where=page, remedy="choose another path, or overwrite it with --force")
     from framefit.planning.explain import explain
     from framefit.report.html import write_plan_page
     from framefit.report.sections.plan import PlanContent
@@ -535,7 +537,8 @@ class TargetsSettings(Settings, kw_only=True):
         ),
     ] = None
     table: Annotated[
-        str | None, option("With fit: latency table of the device to describe.", argument=True, metavar="TABLE")
+        str | None,
+        option("With fit: latency table of the device to describe.", argument=True, metavar="TABLE", names="path"),
     ] = None
     output: Annotated[
         str | None,
@@ -543,6 +546,7 @@ class TargetsSettings(Settings, kw_only=True):
             "Write a copy of the target's file to this path, as a start for your own; or the fitted one.",
             *("-o", "--output"),
             metavar="PATH",
+            names="new path",
         ),
     ] = None
     force: OverwriteFile = False
@@ -559,7 +563,12 @@ def targets(given: dict[str, Any], screen: Screen) -> None:
     settings = settings_of(TargetsSettings, given)
     if settings.name is None and settings.output is not None:
         raise InputError("-o copies the file of a target, but no target is named", remedy="give NAME, too")
-    from framefit.core.target import describe_target
+    if (settings.name == "fit") != (settings.table is not None):
+        raise InputError("a table belongs to fit, and fit to a table", remedy="framefit targets fit TABLE -o PATH")
+    from framefit.core.target import describe_target, resolve_target
+
+    if settings.name not in (None, "fit"):
+        resolve_target(settings.name)  # a wrong name is answered at once
     from framefit.report.terminal import view
 
     if settings.name is None:
@@ -568,8 +577,6 @@ def targets(given: dict[str, Any], screen: Screen) -> None:
         listed = targets()
         show_json(listed) if screen.json else show(view(listed))
         return
-    if (settings.name == "fit") != (settings.table is not None):
-        raise InputError("a table belongs to fit, and fit to a table", remedy="framefit targets fit TABLE -o PATH")
     if settings.table is not None:
         if settings.output is None:
             raise InputError("no file is named for the fitted target", remedy="name it with -o PATH")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import msgspec
 import typer
 
+from framefit.cli.inputs import check_inputs
 from framefit.cli.screen import show_json
 from framefit.core.files import Record
 from framefit.core.settings import Option, Settings, option, options, settings_of
@@ -64,6 +66,9 @@ def add_command(app: typer.Typer, name: str, verb: type[Settings] | None, screen
             screen_settings = settings_of(
                 screen, {name: given.pop(name) for name in list(given) if name in screen_options}
             )
+            check_inputs(every, given)
+            if verb is not None and "resume" not in given:  # else what is missing is as it was
+                settings_of(verb, given)
             code = command(given, screen_settings)
         except FramefitError as error:
             if values.get("json"):
@@ -89,57 +94,58 @@ def given_options(context: typer.Context, every: dict[str, Option], values: dict
         source = context.get_parameter_source(name)
         if source is not None and source.name != "DEFAULT" and value is not None:
             given[name] = _read(every[name], value)
+            try:
+                every[name].check(given[name])
+            except ValueError as error:
+                raise typer.BadParameter(str(error), param_hint=every[name].flag) from None
     return given
 
 
 def _parameter(each: Option, *, required: bool) -> inspect.Parameter:
-    """A parameter as typer wants it."""
-    kind, details = _typer_kind(each), dict[str, Any](help=_help(each))
-    metavar = each.metavar or _METAVARS.get(kind)
-    if metavar is None and kind == list[str]:
-        metavar = "|".join(map(str, each.choices)) or "TEXT"
-    if metavar and kind is not bool:
-        details["metavar"] = metavar
-    if kind in (int, float):
-        details |= {"min": each.ge, "max": each.le}
+    """A parameter as typer wants it; values are text to it, which :func:`_read` converts."""
+    kind: Any = bool if each.kind is bool else list[str] if _is_repeated(each) else str
+    details = dict[str, Any](help=_help(each))
+    if kind is not bool:
+        details["metavar"] = _metavar(each)
     if each.argument:
         info: Any = typer.Argument(show_default=False, **details)
     else:
         flags = each.flags or (f"--{each.name.replace('_', '-')}",)
         if kind is bool and not each.flags and each.default is True:
             flags = (f"{flags[0]}/--no-{flags[0][2:]}",)
-        info = typer.Option(*flags, show_default=_shows_default(each), **details)
-    default = None if each.default in ((), {}) or (each.kind is Any and each.many) else each.default
-    if each.required:
-        default = inspect.Parameter.empty if required else None
+        info = typer.Option(*flags, show_default=False, **details)
+    default = each.default if kind is bool else None
+    if each.required and required:
+        default = inspect.Parameter.empty
     return inspect.Parameter(
         each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
     )
 
 
+def _metavar(each: Option) -> str:
+    """The form of a value in help texts: a name, the words to choose from, or the range of a number."""
+    words = "|".join(map(str, [*each.choices, *filter(None, [each.none])]))
+    return each.metavar or (f"[{words}]" if each.choices else _METAVARS.get(each.kind, "TEXT"))
+
+
 def _help(each: Option) -> str:
     more = "May be repeated." if _is_repeated(each) and not each.argument else ""
-    return " ".join(filter(None, [each.text, more]))
+    default = f" [default: {_default_text(each)}]" if _shows_default(each) else ""
+    return " ".join(filter(None, [each.text, more, default]))
 
 
 def _shows_default(each: Option) -> bool:
-    return not (each.default is False or each.default in (..., None, (), {}, ""))
+    return not (each.argument or each.default is False or each.default in (..., None, (), {}, ""))
+
+
+def _default_text(each: Option) -> str:
+    if isinstance(each.default, bool):
+        return (each.flags[0] if each.flags else each.flag).split("/")[0].removeprefix("--")
+    return ", ".join(map(str, each.default)) if isinstance(each.default, tuple) else str(each.default)
 
 
 def _is_repeated(each: Option) -> bool:
     return each.many or (get_origin(each.kind) in (tuple, dict) and not each.joined)
-
-
-def _typer_kind(each: Option) -> Any:
-    """The type that typer converts to; what it has none for is text, see :func:`_read`."""
-    kind = each.kind
-    if kind is bool or kind in (int, float, str) or get_origin(kind) is Literal:
-        if each.none is not None:
-            return Literal[(each.none, *get_args(kind))] if get_origin(kind) is Literal else str
-        return kind
-    if _is_repeated(each):
-        return list[str]
-    return str
 
 
 def _read(each: Option, value: Any) -> Any:
@@ -148,19 +154,35 @@ def _read(each: Option, value: Any) -> Any:
     Raises:
         typer.BadParameter: text of another form.
     """
+    text = value
     try:
         if get_origin(each.kind) is dict:
             return _pairs(each, value)
         if isinstance(value, list) and get_origin(each.kind) is tuple:
-            return tuple(_item(get_args(each.kind)[0], item) for item in value)
+            items = []
+            for text in value:
+                items.append(_item(get_args(each.kind)[0], text))
+            return tuple(items)
         return _item(each.kind, value) if isinstance(value, str) and value != each.none else value
     except (ValueError, msgspec.ValidationError):
-        text = " ".join(value) if isinstance(value, list) else value
-        kind = get_args(each.kind)[0] if get_origin(each.kind) is tuple else each.kind
-        number = () if get_origin(kind) is Literal else ("a number",)
-        form = each.metavar or " or ".join([*number, *map(str, each.choices), *filter(None, [each.none])])
-        example = f", such as {each.example}" if each.example else ""
-        raise typer.BadParameter(f"{text!r} is not of the form {form}{example}", param_hint=each.flag) from None
+        text = " ".join(text) if isinstance(text, list) else text
+        raise typer.BadParameter(f"{text!r} {_expected(each, text)}", param_hint=each.flag) from None
+
+
+def _expected(each: Option, text: str) -> str:
+    """What a value should have been, as the end of a sentence."""
+    words = [str(word) for word in (*each.choices, each.none) if word is not None]
+    near = difflib.get_close_matches(text, words, n=1)
+    if near:
+        return f"is unknown; did you mean {near[0]!r}?"
+    example = f", such as {each.example}" if each.example else ""
+    if each.metavar and not (each.kind in (int, float) and each.metavar in _METAVARS.values()):
+        form = each.metavar
+    elif each.choices:
+        return f"is unknown; choose from {', '.join(words)}"
+    else:
+        form = " or ".join(["a whole number" if each.kind is int else "a number", *words])
+    return f"is not of the form {form}{example}"
 
 
 def _item(kind: Any, text: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from framefit.errors import InputError
 
-__all__ = ["ArrayFile"]
+__all__ = ["ArrayFile", "transposed"]
 
 
 Array = npt.NDArray[Any]
@@ -113,3 +113,23 @@ def _converted(array: Array, name: str, dtype: str) -> Array:
     if array.dtype.kind in "iu" and not np.array_equal(converted, array):
         raise ValueError(f"array {name!r} holds values that do not fit {converted.dtype}")
     return converted
+
+
+def transposed(given: Sequence[int], wanted: Sequence[int | str]) -> str:
+    """The remedy for frames whose channels are at the other end of their shape.
+
+    Args:
+        given: shape of a frame, with or without leading axes.
+        wanted: the shape that is taken; sizes that are left open are text.
+
+    Returns:
+        A sentence that names the transposition; empty: no such transposition fits.
+    """
+    for order in ((2, 0, 1), (1, 2, 0)):
+        sizes = tuple(given)[-3:]
+        moved = tuple(sizes[axis] for axis in order) if len(sizes) == 3 else ()
+        pairs = list(zip(moved, tuple(wanted)[-3:], strict=False))
+        if len(pairs) == 3 and all(isinstance(size, str) or size == have for have, size in pairs):
+            axes = ", ".join(str(axis + 1) for axis in order)
+            return f"transpose the frames: store them as x.transpose(0, {axes}), where the first axis counts frames"
+    return ""

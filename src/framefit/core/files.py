@@ -8,6 +8,7 @@ Records can also be written as TOML, which :func:`~framefit.core.files.read_reco
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import difflib
 import functools
@@ -28,12 +29,14 @@ from typing import IO, Any, ClassVar, Literal, TypeVar, get_args, get_origin, ge
 
 import msgspec
 
+from framefit.core.formats import format_of
 from framefit.errors import InputError
 
 __all__ = [
     "Record",
     "cache_folder",
     "check_folder",
+    "check_new",
     "claimed_folder",
     "decode_json",
     "from_data",
@@ -61,9 +64,10 @@ _LONG_KEY = re.compile(
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of every typed record; invariants belong into ``__post_init__`` (raise ``ValueError``).
 
-    ``smallest`` is the smallest valid file, which a message about a missing key shows.
+    For messages: ``file_kind`` says what a file of it is, with its article; ``smallest`` is the smallest valid file.
     """
 
+    file_kind: ClassVar[str] = ""
     smallest: ClassVar[str] = ""
 
     @classmethod
@@ -143,10 +147,83 @@ def from_data(data: Any, kind: type[R], where: str | Path) -> R:
     try:
         return msgspec.convert(data, kind, strict=True)
     except msgspec.ValidationError as error:
-        what, remedy = str(error).replace(" - at `", ", at `"), "correct the value"
-        if "missing required field" in what:
-            remedy = f"add the key; the smallest valid file is {kind.smallest}" if kind.smallest else "add the key"
-        raise InputError(what, where=where, remedy=remedy) from error
+        raise _invalid(error, data, kind, where) from error
+
+
+_PLAIN_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table of keys",
+    "null": "null",
+}
+"""The names of types in msgspec's messages, as a reader would say them."""
+_EXPECTED = re.compile(r"Expected `(?P<types>[a-z |]+)`, got `[a-z]+`(?: - at `(?P<path>.+)`)?")
+_INVALID = re.compile(r"Invalid enum value .+ - at `(?P<path>.+)`")
+
+
+def _invalid(error: msgspec.ValidationError, data: Any, kind: type[Record], where: str | Path) -> InputError:
+    """What msgspec says of a value, with the value, its place, and what may be there."""
+    what = str(error)
+    if "missing required field" in what:
+        remedy = f"add the key; the smallest valid file is {kind.smallest}" if kind.smallest else "add the key"
+        missing = what.replace("Object missing required field `", "the key `").partition("`")
+        key, _, place = missing[2].partition("`")
+        at = place.partition(" - at `")[2].removesuffix("`") or "$"
+        return InputError(f"{at}.{key} is missing", where=where, remedy=remedy)
+    expected = _EXPECTED.fullmatch(what)
+    if expected is not None:
+        path = expected["path"] or "$"
+        types = [_PLAIN_TYPES.get(name, name) for name in expected["types"].split(" | ") if name != "null"]
+        what = f"{path} must be {' or '.join(types)}, is {_value_text(data, path)}"
+        return InputError(what, where=where, remedy="correct the value")
+    invalid = _INVALID.fullmatch(what)
+    choices = () if invalid is None else _choices(kind, invalid["path"])
+    if invalid is not None and choices:
+        path, value = invalid["path"], _value_text(data, invalid["path"])
+        near = difflib.get_close_matches(value.strip("'"), map(str, choices), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return InputError(
+            f"{path} is {value}{hint}", where=where, remedy=f"choose from {', '.join(map(repr, choices))}"
+        )
+    return InputError(what.replace(" - at `", ", at `"), where=where, remedy="correct the value")
+
+
+_STEPS = re.compile(r"\.(?P<key>[^.\[]+)|\[(?P<index>\d+|\.\.\.)\]")
+
+
+def _value_text(data: Any, path: str) -> str:
+    """The value at a path such as ``$.models[0].priority``, shortened; its type where the path says less."""
+    for step in _STEPS.finditer(path):
+        if step["index"] == "...":
+            return "a table with another kind of value"
+        try:
+            data = data[step["key"] if step["key"] is not None else int(step["index"])]
+        except (KeyError, IndexError, TypeError):
+            return "another kind of value"
+    text = repr(data)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _choices(kind: Any, path: str) -> tuple[Any, ...]:
+    """Values that a type permits at a path; empty: they are not listed."""
+    for step in _STEPS.finditer(path):
+        record, _ = _record_in(kind)
+        if step["key"] is None:
+            continue
+        if record is None or step["key"] not in _keys(record):
+            return ()
+        name = next(f.name for f in msgspec.structs.fields(record) if f.encode_name == step["key"])
+        kind = get_type_hints(record)[name]
+    return _literals(kind)
+
+
+def _literals(annotation: Any) -> tuple[Any, ...]:
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return tuple(value for part in get_args(annotation) for value in _literals(part))
 
 
 def read_record(path: str | Path, kind: type[R]) -> R:
@@ -156,7 +233,14 @@ def read_record(path: str | Path, kind: type[R]) -> R:
         InputError: the file is missing, unreadable, malformed or not of this kind.
     """
     path = Path(path)
-    return from_text(read_bytes(path), kind, path, form="TOML" if path.suffix == ".toml" else "JSON")
+    try:
+        return from_text(read_bytes(path), kind, path, form="TOML" if path.suffix == ".toml" else "JSON")
+    except InputError as error:
+        known, wanted = format_of(path), kind.file_kind or "a text file"
+        if known is None or known.name == wanted:
+            raise
+        remedy = f"give {wanted} here" + (f"; the smallest valid file is {kind.smallest}" if kind.smallest else "")
+        raise InputError(f"is {known.name}, not {wanted}", where=path, remedy=remedy) from error
 
 
 def from_text(raw: bytes, kind: type[R], where: str | Path, *, form: Literal["JSON", "TOML"] = "JSON") -> R:
@@ -172,6 +256,7 @@ def from_text(raw: bytes, kind: type[R], where: str | Path, *, form: Literal["JS
         InputError: the text is malformed, nested too deeply, or not of this kind.
     """
     try:
+        raw = _as_utf8(raw)
         if form == "TOML" and _LONG_KEY.search(raw):
             raise ValueError("a key of more than 100 parts")
         data = msgspec.toml.decode(raw) if form == "TOML" else decode_json(raw)
@@ -180,6 +265,26 @@ def from_text(raw: bytes, kind: type[R], where: str | Path, *, form: Literal["JS
         return from_data(data, kind, where)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:  # by the text, its encoding, or its depth
         raise InputError(f"not valid {form}: {error}", where=where, remedy="correct the file") from error
+
+
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+def _as_utf8(raw: bytes) -> bytes:
+    """Text in UTF-8, without the byte order mark of some editors. Raises: ValueError: it has another encoding."""
+    for mark, encoding in _BYTE_ORDER_MARKS:
+        if raw.startswith(mark):
+            return raw.decode(encoding).encode()
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"line {line} is not UTF-8 (byte 0x{raw[error.start]:02x}); save the file as UTF-8") from None
+    return raw
 
 
 def decode_json(raw: bytes, kind: Any = Any) -> Any:
@@ -261,6 +366,24 @@ def write_record(path: str | Path, record: Record, *, force: bool = False) -> No
         file.write(to_json(record).encode() + b"\n")
 
 
+def check_new(path: str | Path | None, *, force: bool, resumable: bool = False) -> None:
+    """Check that nothing is at a path, or that it may be overwritten.
+
+    Args:
+        path: of a file or folder to be written; ``None``: nothing is.
+        force: whether it may be overwritten.
+        resumable: whether the verb could continue what is there, which the message says.
+
+    Raises:
+        InputError: it exists, and may not be overwritten.
+    """
+    if path is not None and Path(path).exists() and not force:
+        resume = ", --resume it," if resumable else ","
+        raise InputError(
+            "already exists", where=path, remedy=f"choose another path{resume} or overwrite it with --force"
+        )
+
+
 @contextlib.contextmanager
 def write_whole(path: str | Path, *, force: bool = False) -> Iterator[IO[bytes]]:
     """A binary file that takes its name only once it is complete.
@@ -269,8 +392,7 @@ def write_whole(path: str | Path, *, force: bool = False) -> Iterator[IO[bytes]]
         InputError: the file exists and ``force`` is not set, or it cannot be written.
     """
     path = Path(path)
-    if path.exists() and not force:
-        raise InputError("already exists", where=path, remedy="choose another path, or overwrite it with --force")
+    check_new(path, force=force)
     temporary = _beside(path, "part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -346,8 +468,7 @@ def check_folder(folder: Path, mark: str, what: str, *, force: bool) -> None:
     """
     if not folder.exists():
         return
-    if not force:
-        raise InputError("already exists", where=folder, remedy="choose another folder, or overwrite it with --force")
+    check_new(folder, force=force)
     if not folder.is_dir() or not ((folder / mark).is_file() or next(folder.iterdir(), None) is None):
         raise InputError(
             f"exists and is not {what}: it is not overwritten, even with --force",

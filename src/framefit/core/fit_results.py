@@ -37,10 +37,14 @@ StepOutcome = Literal["kept", "no gain", "too inaccurate", "failed", "verified",
 class FitSettings(Settings, kw_only=True):
     """Settings of a fit: ``--resume`` continues with them. Stored paths are absolute."""
 
-    app: Annotated[str, option("Workload to fit.", argument=True, metavar="APP.toml")]
+    app: Annotated[str, option("Workload to fit.", argument=True, metavar="APP.toml", names="workload")]
     target: Annotated[
         str | None,
-        option("Target instead of the workload's: a built-in name, or path of a target.toml.", metavar="TARGET"),
+        option(
+            "Target instead of the workload's: a built-in name, or path of a target.toml.",
+            metavar="TARGET",
+            names="target",
+        ),
     ] = None
     data: Annotated[
         dict[str, str],
@@ -48,6 +52,7 @@ class FitSettings(Settings, kw_only=True):
             "Labelled data of a model: an image folder, or an .npz file; without MODEL= it is the data of the one "
             "model that it fits. A model without data is not changed.",
             metavar="[MODEL=]DATA",
+            names="path",
         ),
     ] = {}
     max_drop: Annotated[

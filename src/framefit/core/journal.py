@@ -352,7 +352,11 @@ def claimed(place: Path, mark: str, what: str, *, numbers: bool, force: bool, re
     journal = folder / JOURNAL
     if not journal_parts(folder) and not _in_use(folder):
         if resumes:
-            raise InputError("was not cut off", where=folder, remedy="run its app.toml, or its timetable.json")
+            raise InputError(
+                "is not the folder of a run that was cut off, so nothing can be resumed",
+                where=folder,
+                remedy="leave --resume out, or name the run folder",
+            )
         if not numbers:
             check_folder(folder, mark, what, force=force)
     made = numbers or not folder.exists()

@@ -12,12 +12,12 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
 
-from framefit.core.files import Record, read_record, write_record
+from framefit.core.files import Record, check_new, read_record, write_record
 from framefit.errors import InputError
 from framefit.stats import Z90
 
@@ -275,6 +275,8 @@ class LatencyTable(Record, kw_only=True, dict=True):
         fingerprint: facts of device, clock, runtime and threads; the table only applies to devices with the same
             fingerprint.
     """
+
+    file_kind: ClassVar[str] = "a latency table (*.table.json)"
 
     schema_version: int = 1
     target: str
@@ -594,8 +596,7 @@ def merge_tables(
         InputError: a file is missing or malformed, fingerprints differ (the message names the facts), or the
             output exists.
     """
-    if Path(output).exists() and not force:
-        raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
+    check_new(output, force=force)
     tables = [read_table(path) for path in paths]
     if not any_fingerprint:
         for path, table in zip(paths[1:], tables[1:], strict=True):

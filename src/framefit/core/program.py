@@ -134,6 +134,7 @@ class Program(Record, kw_only=True):
         repeats: number of repetitions; ``None``: until the trace ends.
     """
 
+    file_kind: ClassVar[str] = "a program (program.json)"
     smallest: ClassVar[str] = (
         '{"units": [{"name": "npu"}], "programs": [{"groups": [{"operations": '
         '[{"name": "conv1", "kind": "conv", "unit": "npu", "expected_ns": 20000}]}]}]}'

@@ -46,6 +46,11 @@ S = TypeVar("S", bound="Settings")
 P = ParamSpec("P")
 R = TypeVar("R")
 Earlier = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+Named = Literal["workload", "workload or plan", "model", "models", "module", "target", "path", "new path"]
+"""What the text of an option names: a workload's file; this, or a stored plan or a run folder; a built-in model or an
+ONNX file; this, or "auto" or "none"; this, or "module:function"; a target or its file; what must be there; what must
+not be there unless it may be overwritten.
+"""
 Notify = Callable[[str], None]
 """An argument of verbs beside their settings: receives messages on the progress."""
 
@@ -71,6 +76,7 @@ class Option:
         many: whether it may be repeated on the command line.
         joined: whether its numbers are one value on the command line, with commas between them.
         none: the word for ``None`` on the command line, if that is not the default.
+        names: what its text names, which the command line checks before anything heavy is loaded.
         ge, gt, le, lt: limits, as in ``msgspec.Meta``.
     """
 
@@ -86,6 +92,7 @@ class Option:
     many: bool = False
     joined: bool = False
     none: str | None = None
+    names: Named | None = None
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
@@ -345,7 +352,8 @@ def _documented(text: str, kind: type[Settings]) -> str:
 
 
 ModelFile = Annotated[
-    Any, option("ONNX file, or name of a built-in model.", python="a model", argument=True, metavar="MODEL")
+    Any,
+    option("ONNX file, or name of a built-in model.", python="a model", argument=True, metavar="MODEL", names="model"),
 ]
 SupportingUnit = Annotated[
     str | None, option("Unit of the target (default: the first unit that supports the model).", metavar="UNIT")
@@ -367,6 +375,7 @@ LabelledData = Annotated[
         "Labelled data: an image folder, or an .npz file.",
         metavar="PATH",
         python="an iterable of (x, y), or data that are split already",
+        names="path",
     ),
 ]
 ChannelMean = Annotated[
@@ -382,5 +391,5 @@ ChannelStd = Annotated[
         joined=True,
     ),
 ]
-ResumedSearch = Annotated[str | None, option("Continue the search in this folder.", metavar="DIR")]
+ResumedSearch = Annotated[str | None, option("Continue the search in this folder.", metavar="DIR", names="path")]
 OverwriteSearch = Annotated[bool, option("Overwrite an existing folder of a search.")]

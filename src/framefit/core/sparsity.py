@@ -263,10 +263,11 @@ class SparsifySettings(Settings, kw_only=True):
             argument=True,
             metavar="MODEL",
             python="a model, or a module",
+            names="module",
         ),
     ]
     data: LabelledData
-    target: Annotated[str, option("Built-in target, or path of a target.toml.", metavar="TARGET")]
+    target: Annotated[str, option("Built-in target, or path of a target.toml.", metavar="TARGET", names="target")]
     unit: SupportingUnit = None
     cycles: Annotated[
         float | None,
@@ -362,6 +363,7 @@ class SparsifyOptions(SparsifySettings, kw_only=True):
         option(
             "Target to compile the model for, if it passes its thresholds (default: the target of the search).",
             metavar="TARGET",
+            names="target",
         ),
     ] = ()
     override: Annotated[
@@ -375,10 +377,12 @@ class SparsifyOptions(SparsifySettings, kw_only=True):
             "New labelled data for the model of --resume; it is trained again if its accuracy there is too low.",
             metavar="PATH",
             python="an iterable of (x, y)",
+            names="path",
         ),
     ] = None
     output: Annotated[
-        str | None, option("Folder of the search (default: MODEL-sparse).", "-o", "--output", metavar="DIR")
+        str | None,
+        option("Folder of the search (default: MODEL-sparse).", "-o", "--output", metavar="DIR", names="new path"),
     ] = None
     force: OverwriteSearch = False
 

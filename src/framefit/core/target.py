@@ -16,7 +16,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 
@@ -441,6 +441,8 @@ class Target(Record, kw_only=True):
         units: default: one, named like the target.
         links: between units with separate memories; others share theirs.
     """
+
+    file_kind: ClassVar[str] = "the description of a target (target.toml)"
 
     schema_version: int = 1
     name: str

@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -350,6 +350,8 @@ class Timetable(Record, kw_only=True):
         ladder: further timetables to which a run may change; ``None``: none.
         source: everything else that a run needs; ``None``: not stored, so that it cannot be run from its file.
     """
+
+    file_kind: ClassVar[str] = "a plan (timetable.json)"
 
     schema_version: int = 1
     verdict: Verdict | None = None

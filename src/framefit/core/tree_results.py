@@ -50,6 +50,7 @@ class TreeifySettings(Settings, kw_only=True):
             argument=True,
             metavar="MODEL",
             python="a model, or a module",
+            names="module",
         ),
     ] = ""
     data: LabelledData = ""
@@ -79,6 +80,7 @@ class TreeifySettings(Settings, kw_only=True):
         option(
             "Target whose latencies count: a built-in name, or path of a target.toml; cpu: this machine.",
             metavar="TARGET",
+            names="target",
         ),
     ] = "cpu"
     unit: SupportingUnit = None
@@ -181,7 +183,8 @@ class TreeifyOptions(TreeifySettings, kw_only=True):
     ] = "core"
     resume: ResumedSearch = None
     output: Annotated[
-        str | None, option("Folder of the search (default: MODEL-trees).", "-o", "--output", metavar="DIR")
+        str | None,
+        option("Folder of the search (default: MODEL-trees).", "-o", "--output", metavar="DIR", names="new path"),
     ] = None
     force: OverwriteSearch = False
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -346,6 +346,8 @@ class Forest(Record, kw_only=True):
     Attributes:
         model: name of the model with the trees.
     """
+
+    file_kind: ClassVar[str] = "trees (*.trees.json)"
 
     schema_version: int = 1
     model: str

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -403,6 +403,9 @@ class Workload(MachineSettings, kw_only=True):
         table_fallback: estimate layers that it lacks by interpolation, or else by the calibrated analytical model.
         rate_hz: windows a second; or ``window_ms``, or the streams' rate.
     """
+
+    file_kind: ClassVar[str] = "a workload (app.toml)"
+    smallest: ClassVar[str] = 'rate_hz = 30\nmodels = [{ name = "face", path = "face.onnx" }]'
 
     schema_version: int = 1
     target: str = "cpu"

@@ -21,7 +21,9 @@ class CyclesSettings(Settings, kw_only=True):
     """Options of ``framefit cycles``."""
 
     model: ModelFile
-    target: Annotated[Any, option("Built-in target, or path of a target.toml.", python="a target", metavar="TARGET")]
+    target: Annotated[
+        Any, option("Built-in target, or path of a target.toml.", python="a target", metavar="TARGET", names="target")
+    ]
     unit: SupportingUnit = None
     fuse: Annotated[
         bool,
@@ -45,7 +47,7 @@ class CyclesSettings(Settings, kw_only=True):
     ] = 0.0
     shapes: InputShapes = {}
     constants: InputConstants = {}
-    output: Annotated[str | None, option("Write the report to this file (JSON).", "-o", "--output", metavar="PATH")] = (
-        None
-    )
+    output: Annotated[
+        str | None, option("Write the report to this file (JSON).", "-o", "--output", metavar="PATH", names="new path")
+    ] = None
     force: OverwriteFile = False

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from framefit.core.arrays import ArrayFile
+from framefit.core.arrays import ArrayFile, transposed
 from framefit.core.functions import error_text, load_function
 from framefit.core.model import TensorInfo
 from framefit.core.workload import StreamEntry, names_function
@@ -461,7 +461,7 @@ def fitted(
         raise InputError(
             f"frames are {list(shape)}, but input {tensor.name!r} takes {list(tensor.shape)}",
             where=where,
-            remedy=remedy,
+            remedy=transposed(shape, tensor.shape) or remedy,
         )
     try:
         fitted = array.astype(tensor.dtype, casting="same_kind", copy=False)

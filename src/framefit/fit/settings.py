@@ -22,9 +22,9 @@ class FitOptions(FitSettings, kw_only=True):
 
     exclude: Annotated[tuple[StepName, ...], option("Kind of step that must not be taken.")] = ()
     apply: Annotated[bool, option("Take the steps; otherwise they are only proposed.")] = False
-    resume: Annotated[str | None, option("Continue the fit in this folder; its steps are applied.", metavar="DIR")] = (
-        None
-    )
+    resume: Annotated[
+        str | None, option("Continue the fit in this folder; its steps are applied.", metavar="DIR", names="path")
+    ] = None
     output: Annotated[
         str | None,
         option(
@@ -32,6 +32,7 @@ class FitOptions(FitSettings, kw_only=True):
             "-o",
             "--output",
             metavar="DIR",
+            names="new path",
         ),
     ] = None
     force: Annotated[bool, option("Overwrite an existing folder of a fit.")] = False

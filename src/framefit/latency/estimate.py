@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.files import write_record
+from framefit.core.files import check_new, write_record
 from framefit.core.latency_table import (
     LatencyEntry,
     LatencyTable,
@@ -338,8 +338,7 @@ def estimate(settings: EstimateSettings) -> LatencyEstimate:
         4210500
     """
     output, table = settings.output, settings.table
-    if output is not None and Path(output).exists() and not settings.force:
-        raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
+    check_new(output, force=settings.force)
     loaded = load_model(settings.model, settings.shapes, settings.constants)
     where = table.target if isinstance(table, LatencyTable) else table
     read = table if isinstance(table, LatencyTable) else read_table(table)

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from framefit.core.files import read_record, write_record
+from framefit.core.files import check_new, read_record, write_record
 from framefit.core.latency_table import (
     AuditedNetwork,
     LatencyTable,
@@ -602,10 +602,7 @@ def _existing(output: str | Path | None, *, force: bool, resume: bool) -> Path |
         raise InputError("nothing to resume, since no output is named", remedy="name the table with -o")
     if output is None or not Path(output).exists():
         return None
-    if not force and not resume:
-        raise InputError(
-            "already exists", where=output, remedy="choose another path, --resume it, or overwrite it with --force"
-        )
+    check_new(output, force=force or resume, resumable=True)
     return Path(output) if resume else None
 
 

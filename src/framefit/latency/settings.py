@@ -19,11 +19,17 @@ class MeasureSettings(Settings, kw_only=True):
             python="a model, or several",
             argument=True,
             metavar="MODEL",
+            names="model",
         ),
     ] = None
     target: Annotated[
         Any,
-        option("Built-in target, or path of a target.toml.", python="a target, or an open device", metavar="TARGET"),
+        option(
+            "Built-in target, or path of a target.toml.",
+            python="a target, or an open device",
+            metavar="TARGET",
+            names="target",
+        ),
     ] = "cpu"
     unit: Annotated[str | None, option("Unit of the target (default: its first one).", metavar="UNIT")] = None
     grid: Annotated[
@@ -32,6 +38,7 @@ class MeasureSettings(Settings, kw_only=True):
             "TOML file of layers to measure, beside the model's or instead of them.",
             python="a record",
             metavar="SPEC.toml",
+            names="path",
         ),
     ] = None
     max_shapes: Annotated[
@@ -65,6 +72,7 @@ class MeasureSettings(Settings, kw_only=True):
             python="models",
             metavar="MODEL",
             many=True,
+            names="models",
         ),
     ] = None
     repeats: Annotated[
@@ -79,9 +87,9 @@ class MeasureSettings(Settings, kw_only=True):
     ] = None
     shapes: InputShapes = {}
     constants: InputConstants = {}
-    output: Annotated[str | None, option("Write the table to this file (JSON).", "-o", "--output", metavar="PATH")] = (
-        None
-    )
+    output: Annotated[
+        str | None, option("Write the table to this file (JSON).", "-o", "--output", metavar="PATH", names="new path")
+    ] = None
     resume: Annotated[bool, option("Continue the measurement whose table is at --output.")] = False
     force: OverwriteFile = False
     seed: Annotated[int, option("Random seed for weights, inputs and resampling.", ge=0)] = 0
@@ -98,11 +106,17 @@ class CalibrateSettings(Settings, kw_only=True):
             argument=True,
             metavar="MODEL",
             many=True,
+            names="model",
         ),
     ] = ()
     target: Annotated[
         Any,
-        option("Built-in target, or path of a target.toml.", python="a target, or an open device", metavar="TARGET"),
+        option(
+            "Built-in target, or path of a target.toml.",
+            python="a target, or an open device",
+            metavar="TARGET",
+            names="target",
+        ),
     ] = "cpu"
     unit: Annotated[str | None, option("Unit of the target (default: its first one).", metavar="UNIT")] = None
     repeats: Annotated[
@@ -122,13 +136,14 @@ class EstimateSettings(Settings, kw_only=True):
     """Options of ``framefit estimate``."""
 
     model: ModelFile
-    table: Annotated[Any, option("Latency table of the device.", python="a table", metavar="PATH")]
+    table: Annotated[Any, option("Latency table of the device.", python="a table", metavar="PATH", names="path")]
     target: Annotated[
         Any,
         option(
             "Device: a built-in target, or path of a target.toml (default: as in the table).",
             python="a target",
             metavar="TARGET",
+            names="target",
         ),
     ] = None
     unit: Annotated[str | None, option("Unit of the table (default: its first one).", metavar="UNIT")] = None
@@ -143,6 +158,7 @@ class EstimateSettings(Settings, kw_only=True):
     shapes: InputShapes = {}
     constants: InputConstants = {}
     output: Annotated[
-        str | None, option("Write the estimate to this file (JSON).", "-o", "--output", metavar="PATH")
+        str | None,
+        option("Write the estimate to this file (JSON).", "-o", "--output", metavar="PATH", names="new path"),
     ] = None
     force: OverwriteFile = False

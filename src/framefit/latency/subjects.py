@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import msgspec
 
@@ -74,6 +75,8 @@ class LayerGrid(Record, kw_only=True):
 
 class GridSpec(Record, kw_only=True):
     """Layers to measure without a model (``framefit measure --grid``)."""
+
+    file_kind: ClassVar[str] = "a grid of layers (SPEC.toml)"
 
     schema_version: int = 1
     layers: tuple[LayerGrid, ...]

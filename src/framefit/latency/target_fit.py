@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.files import to_toml, write_whole
+from framefit.core.files import check_new, to_toml, write_whole
 from framefit.core.latency_table import LatencyTable, Overhead, read_table
 from framefit.core.target import Cache, Host, Memory, Processor, Target, Unit
 from framefit.devices.npu.cycles import CycleModel, WorkTable
@@ -219,8 +219,7 @@ def fit_target(table: str | Path | LatencyTable, output: str | Path, *, force: b
         InputError: the table cannot be read or has too few layers, or the file exists.
     """
     output = Path(output)
-    if output.exists() and not force:
-        raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
+    check_new(output, force=force)
     read = table if isinstance(table, LatencyTable) else read_table(table)
     layers = _layers(read)
     best = _fitted(layers, 1)

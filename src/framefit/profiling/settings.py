@@ -17,7 +17,7 @@ class InjectLossSettings(Settings, kw_only=True):
 
     trace: Annotated[
         Any,
-        option("Run folder, or a trace of any format.", python="a trace", argument=True, metavar="TRACE"),
+        option("Run folder, or a trace of any format.", python="a trace", argument=True, metavar="TRACE", names="path"),
     ]
     rate: Annotated[
         float | None, option('Part of the packets that are lost, 0 to 1; of kind "inference", part of the launches.')
@@ -33,6 +33,7 @@ class InjectLossSettings(Settings, kw_only=True):
             'Executed program (program.json), for kind "inference" (default: the one beside the trace).',
             python="a program",
             metavar="PATH",
+            names="path",
         ),
     ] = None
     repeat: Annotated[
@@ -65,6 +66,7 @@ class InjectLossSettings(Settings, kw_only=True):
             "-o",
             "--output",
             metavar="PATH",
+            names="new path",
         ),
     ] = None
     force: Annotated[bool, option("Overwrite an existing file, or folder of a study.")] = False

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from framefit.core.arrays import ArrayFile
+from framefit.core.arrays import ArrayFile, transposed
 from framefit.core.files import cache_folder, write_whole
 from framefit.core.functions import load_function
 from framefit.core.model import Model, free_batch
@@ -395,7 +395,8 @@ def check_fits(data: Dataset, model: Model) -> None:
         raise InputError(
             f"the examples are {_shown(data.input_shape)}, but the model takes {takes}",
             where=model.name,
-            remedy="give data in the model's shape; images: size = height and width of its input",
+            remedy=transposed(data.input_shape, expected)
+            or "give data in the model's shape; images: size = height and width of its input",
         )
     shape = model.outputs[0].shape
     if shape is not None and math.prod(shape[1:]) < len(data.classes):

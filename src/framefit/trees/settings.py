@@ -19,6 +19,7 @@ class RtlSettings(Settings, kw_only=True):
             argument=True,
             metavar="TREES",
             python="a forest",
+            names="path",
         ),
     ]
     core: Annotated[
@@ -31,9 +32,7 @@ class RtlSettings(Settings, kw_only=True):
     group: Annotated[
         str | None, option("Group of layers whose trees to build (default: all, each in a folder of its own).")
     ] = None
-    luts: Annotated[
-        tuple[Literal[4, 6], ...], option("Inputs of the look-up tables to count in.", "--lut", metavar="4|6")
-    ] = (6, 4)
+    luts: Annotated[tuple[Literal[4, 6], ...], option("Inputs of the look-up tables to count in.", "--lut")] = (6, 4)
     pipelined: Annotated[
         bool, option("Put registers between the steps, and behind the memories of the programmable core.")
     ] = False
@@ -56,7 +55,8 @@ class RtlSettings(Settings, kw_only=True):
         option("Seconds for the synthesis of each circuit; what takes longer is left out.", metavar="SECONDS", gt=0),
     ] = 300.0
     output: Annotated[
-        str | None, option("Folder of the circuits (default: NAME-rtl).", "-o", "--output", metavar="DIR")
+        str | None,
+        option("Folder of the circuits (default: NAME-rtl).", "-o", "--output", metavar="DIR", names="new path"),
     ] = None
     force: Annotated[bool, option("Overwrite an existing folder of circuits.")] = False
     seed: Annotated[

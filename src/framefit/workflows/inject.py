@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from framefit.core.files import check_folder, write_record, write_whole_folder
+from framefit.core.files import check_folder, check_new, write_record, write_whole_folder
 from framefit.core.loss_study import LossStudy
 from framefit.core.program import Launches
 from framefit.core.settings import Notify, silent, verb
@@ -65,8 +65,7 @@ def inject_loss(
     output = None if settings.output is None else Path(settings.output)
     if settings.repeat is not None:
         return _study(settings, output, launches, notify)
-    if output is not None and output.exists() and not settings.force:
-        raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
+    check_new(output, force=settings.force)
     injected = thin_trace(settings, launches)
     if output is not None:
         injected.trace.write(output, force=settings.force)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from framefit.core.files import check_folder, read_record, write_record, write_whole_folder
+from framefit.core.files import check_folder, check_new, read_record, write_record, write_whole_folder
 from framefit.core.settings import Notify, silent, verb
 from framefit.core.target import absolute_target
 from framefit.core.timetable import InstructionLists, Timetable
@@ -216,8 +216,7 @@ def _device_of(app: Path, workload: Workload) -> Device:
 def _check_output(path: Path, *, force: bool) -> None:
     """Refuse, before planning, a place where the plan could not be written."""
     if path.suffix == ".json":
-        if path.exists() and not force:
-            raise InputError("already exists", where=path, remedy="choose another path, or overwrite it with --force")
+        check_new(path, force=force)
     else:
         check_folder(path, _TIMETABLE, _WHAT, force=force)
 

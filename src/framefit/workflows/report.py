@@ -9,8 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from framefit.core.files import decode_json, from_data, read_bytes, read_record, write_record, write_whole
+from framefit.core.files import check_new, decode_json, from_data, read_bytes, read_record, write_record, write_whole
 from framefit.core.fit_results import FitResult
+from framefit.core.formats import format_of
 from framefit.core.host_view import HostView
 from framefit.core.latency_table import read_table
 from framefit.core.loss_study import LossStudy
@@ -77,8 +78,7 @@ def write_report(settings: ReportSettings, *, notify: Notify = silent) -> Path:
         raise InputError("nothing to report on", remedy=_REMEDY)
     paths = [Path(path) for path in settings.inputs]
     place = report_place(paths[0]) if settings.output is None else Path(settings.output)
-    if place.exists() and not settings.force:  # before anything is read
-        raise InputError("already exists", where=place, remedy="choose another path, or overwrite it with --force")
+    check_new(place, force=settings.force)  # before anything is read
     subjects = []
     for path, name in zip(paths, _names(paths), strict=True):
         notify(f"reading {path}")
@@ -185,7 +185,9 @@ def _keys(path: Path) -> set[str]:
     """Keys of a JSON file; other files are nothing that a report shows."""
     raw = read_bytes(path)
     if raw.lstrip()[:1] != b"{":
-        raise InputError("is not something that a report can show: it is not a JSON object", where=path, remedy=_REMEDY)
+        known = format_of(path)
+        what = "not a JSON object" if known is None else known.name
+        raise InputError(f"is not something that a report can show: it is {what}", where=path, remedy=_REMEDY)
     try:
         return set(decode_json(raw, dict[str, msgspec.Raw]))
     except (ValueError, RecursionError) as error:

@@ -15,10 +15,14 @@ __all__ = ["DemoSettings", "PlanSettings", "ProfileSettings", "ReportSettings", 
 class PlanSettings(Settings, kw_only=True):
     """Options of ``framefit plan``."""
 
-    app: Annotated[str, option("Workload to plan.", argument=True, metavar="APP.toml")]
+    app: Annotated[str, option("Workload to plan.", argument=True, metavar="APP.toml", names="workload")]
     target: Annotated[
         str | None,
-        option("Target instead of the workload's: a built-in name, or path of a target.toml.", metavar="TARGET"),
+        option(
+            "Target instead of the workload's: a built-in name, or path of a target.toml.",
+            metavar="TARGET",
+            names="target",
+        ),
     ] = None
     cache: Annotated[
         bool, option("Use measurements of earlier plans; otherwise everything is measured again.", "--cache/--no-cache")
@@ -30,6 +34,7 @@ class PlanSettings(Settings, kw_only=True):
             "-o",
             "--output",
             metavar="PATH",
+            names="new path",
         ),
     ] = None
     force: Annotated[bool, option("Overwrite existing files.")] = False
@@ -38,7 +43,9 @@ class PlanSettings(Settings, kw_only=True):
 # What run and simulate share, word for word.
 _RunFolder = Annotated[
     str | None,
-    option("Run folder (default: runs/APP-N, the first N that is free).", "-o", "--output", metavar="DIR"),
+    option(
+        "Run folder (default: runs/APP-N, the first N that is free).", "-o", "--output", metavar="DIR", names="new path"
+    ),
 ]
 _ForceRun = Annotated[bool, option("Overwrite the run folder, and files that sinks write.")]
 _Resume = Annotated[
@@ -61,16 +68,27 @@ class SimulateSettings(Settings, kw_only=True):
     """Options of ``framefit simulate``."""
 
     app: Annotated[
-        Any, option("Workload to simulate, or a stored plan.", argument=True, metavar="APP_OR_PLAN", python="a plan")
+        Any,
+        option(
+            "Workload to simulate, or a stored plan.",
+            argument=True,
+            metavar="APP_OR_PLAN",
+            python="a plan",
+            names="workload or plan",
+        ),
     ]
     target: Annotated[
         str | None,
-        option("Target instead of the workload's: a built-in name, or path of a target.toml.", metavar="TARGET"),
+        option(
+            "Target instead of the workload's: a built-in name, or path of a target.toml.",
+            metavar="TARGET",
+            names="target",
+        ),
     ] = None
     windows: Annotated[int | None, option("Number of windows to simulate (default: as --seconds says).", ge=1)] = None
     seconds: Annotated[
         float | None,
-        option("Length of the simulation in seconds of the device's time (default: 10).", metavar="SECONDS"),
+        option("Length of the simulation in seconds of the device's time (default: 10).", metavar="SECONDS", gt=0),
     ] = None
     outputs: Annotated[
         bool, option("Read frames, compute outputs and give them to the sinks; otherwise only time passes.")
@@ -89,7 +107,14 @@ class RunSettings(Settings, kw_only=True):
     """Options of ``framefit run``."""
 
     app: Annotated[
-        Any, option("Workload to run, or a stored plan.", argument=True, metavar="APP_OR_PLAN", python="a plan")
+        Any,
+        option(
+            "Workload to run, or a stored plan.",
+            argument=True,
+            metavar="APP_OR_PLAN",
+            python="a plan",
+            names="workload or plan",
+        ),
     ]
     target: Annotated[
         str | None,
@@ -97,12 +122,13 @@ class RunSettings(Settings, kw_only=True):
             "Target instead of the workload's: a built-in name, or path of a target.toml. A described device is "
             "simulated in real time.",
             metavar="TARGET",
+            names="target",
         ),
     ] = None
     windows: Annotated[int | None, option("Number of windows to run (default: as --seconds says).", ge=1)] = None
     seconds: Annotated[
         float | None,
-        option("Length of the run in seconds (default: 10); streams that end, end the run.", metavar="SECONDS"),
+        option("Length of the run in seconds (default: 10); streams that end, end the run.", metavar="SECONDS", gt=0),
     ] = None
     cache: Annotated[
         bool, option("Use measurements of earlier plans; otherwise everything is measured again.", "--cache/--no-cache")
@@ -126,12 +152,16 @@ class ProfileSettings(Settings, kw_only=True):
             argument=True,
             metavar="TRACE",
             python="a trace",
+            names="path",
         ),
     ]
     program: Annotated[
         Any,
         option(
-            "Executed program, program.json (default: the one beside the trace).", metavar="PATH", python="a program"
+            "Executed program, program.json (default: the one beside the trace).",
+            metavar="PATH",
+            python="a program",
+            names="path",
         ),
     ] = None
     method: Annotated[
@@ -144,6 +174,7 @@ class ProfileSettings(Settings, kw_only=True):
             "Latency table to expect durations from (default: the program's own durations).",
             metavar="PATH",
             python="a table",
+            names="path",
         ),
     ] = None
     update_table: Annotated[
@@ -160,7 +191,13 @@ class ProfileSettings(Settings, kw_only=True):
     confidence: Annotated[float, option("Confidence of all intervals, between 0 and 1.", gt=0, lt=1)] = 0.9
     output: Annotated[
         str | None,
-        option("Profile folder (default: RUN/profile, or profiles/TRACE-N).", "-o", "--output", metavar="DIR"),
+        option(
+            "Profile folder (default: RUN/profile, or profiles/TRACE-N).",
+            "-o",
+            "--output",
+            metavar="DIR",
+            names="new path",
+        ),
     ] = None
     force: Annotated[bool, option("Overwrite an existing folder.")] = False
     seed: Annotated[int, option("Random seed for the events that --audit masks.", ge=0)] = 0
@@ -175,12 +212,17 @@ class ReportSettings(Settings, kw_only=True):
             "Run folders, profile folders, folders of sparsify, treeify or fit, timetable.json, *.table.json.",
             argument=True,
             metavar="RUN_OR_RESULT...",
+            names="path",
         ),
     ] = ()
     output: Annotated[
         str | None,
         option(
-            "Page to write (default: report.html in the folder of the first input).", "-o", "--output", metavar="PATH"
+            "Page to write (default: report.html in the folder of the first input).",
+            "-o",
+            "--output",
+            metavar="PATH",
+            names="new path",
         ),
     ] = None
     force: Annotated[bool, option("Overwrite an existing page.")] = False
@@ -192,5 +234,5 @@ class DemoSettings(Settings, kw_only=True):
     output: Annotated[str, option("Folder for the models and app.toml.", "-o", "--output", metavar="DIR")] = (
         "framefit-demo"
     )
-    seconds: Annotated[float, option("Length of the run in seconds.", metavar="SECONDS")] = 8.0
+    seconds: Annotated[float, option("Length of the run in seconds.", metavar="SECONDS", gt=0)] = 8.0
     seed: Annotated[int, option("Random seed for weights and frames.", ge=0)] = 0

@@ -412,3 +412,24 @@ def test_values_that_are_no_tensors_are_refused_by_name(kind: str, tmp_path: Pat
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "net.onnx")
     with pytest.raises(UnsupportedError, match=f"output 'parts' is not a tensor .ONNX calls it {kind}"):
         Model.load(tmp_path / "net.onnx")
+
+
+def test_sizes_that_are_left_open_are_shown(tmp_path: Path) -> None:
+    """Open sizes have their names, or a question mark; the remedy repeats those that are known."""
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    path = write(tmp_path / "open.onnx", nodes, [info("x", [None, 3, None, "width"])], [info("y", None)])
+    with pytest.raises(InputError, match=r"takes \? x 3 x \? x width, not 1 x 4 x 5 x 5"):
+        Model.load(path, shapes={"x": (1, 4, 5, 5)})
+    with pytest.raises(InputError) as error:
+        Model.load(path)
+    assert "x = [?, 3, ?, width] } with numbers" in str(error.value.remedy)
+
+
+@pytest.mark.parametrize(("given", "axes"), [((1, 8, 9, 3), "0, 3, 1, 2"), ((8, 9, 3), "0, 3, 1, 2")])
+def test_channels_at_the_other_end_are_recognised(given: tuple[int, ...], axes: str, tmp_path: Path) -> None:
+    """Where a transposed frame would fit, the remedy says how to transpose."""
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    path = write(tmp_path / "m.onnx", nodes, [info("x", [1, 3, "h", "w"])], [info("y", None)])
+    with pytest.raises(InputError) as error:
+        Model.load(path, shapes={"x": given})
+    assert f"x.transpose({axes})" in str(error.value.remedy)

@@ -6,7 +6,6 @@ costs are realistic.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from framefit.core.formats import BUILTIN_MODELS, check_model
 from framefit.core.model.builder import GraphBuilder
 from framefit.core.model.model import Model
 from framefit.errors import InputError
@@ -82,7 +82,7 @@ def depth(seed: int = 0) -> Model:
     return b.build()
 
 
-BUILTIN: dict[str, Callable[[int], Model]] = {"detector": detector, "depth": depth}
+BUILTIN: dict[str, Callable[[int], Model]] = dict(zip(BUILTIN_MODELS, (detector, depth), strict=True))
 """Name -> function from a seed to the network."""
 
 
@@ -127,17 +127,9 @@ def load_model(
         if shapes or constants:
             raise InputError(f"built-in model {str(model)!r} has fixed shapes", remedy="leave the shapes out")
         return BUILTIN[str(model)](0)
-    path = Path(model)
-    if not path.suffix and not path.exists() and path.name == str(model):
-        near = difflib.get_close_matches(path.name, BUILTIN, n=1)
-        raise InputError(
-            f"no built-in model {path.name!r}, and no such file" + (f"; did you mean {near[0]!r}?" if near else ""),
-            remedy=f"choose from {', '.join(BUILTIN)}, or give the path of an ONNX file",
-        )
-    if path.is_dir():
-        raise InputError("is a folder, not an ONNX file", where=path, remedy="give the path of a file in it")
+    check_model(model)
     try:
-        return Model.load(path, shapes=shapes, constants=constants)
+        return Model.load(model, shapes=shapes, constants=constants)
     except InputError as error:
         # The reader's remedy is a key of app.toml, which does not exist here.
         unknown = re.match(r"input '(.+)' has (the dynamic dimension|no shape)", error.what)

@@ -25,7 +25,9 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 from google.protobuf.message import DecodeError
 
+from framefit.core.arrays import transposed
 from framefit.core.files import toml_key
+from framefit.core.formats import check_model_file
 from framefit.errors import InputError, UnsupportedError
 
 __all__ = ["declared_inputs", "integer_scalars"]
@@ -232,8 +234,7 @@ def read_graph(path: str | Path) -> ir.Model:
         InputError: the file is missing, truncated or not an ONNX model.
     """
     path = Path(path)
-    if not path.is_file():
-        raise InputError("no such file", where=path, remedy="check the path")
+    check_model_file(path)
     remedy = "export the model again, or copy the file completely"
     try:
         proto = onnx.load_model(path, load_external_data=False)
@@ -535,14 +536,14 @@ def _fix_inputs(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], where: s
         if value.shape is None:
             value.shape = ir.Shape(given)
             continue
-        declared = [size if isinstance(size, int) else str(size) for size in value.shape]
+        declared = _sizes(value)
         if len(given) == len(declared) - 1 and _fits(declared, (1, *given)):
             given = (1, *given)  # the leading dimension of a single frame may be left out
         if not _fits(declared, given):
             raise InputError(
                 f"input {name!r} takes {_shown(declared)}, not {_shown(given)}",
                 where=where,
-                remedy="give a shape (or a stream) that fits",
+                remedy=transposed(given, declared) or "give a shape (or a stream) that fits",
             )
         for size, number in zip(value.shape, given, strict=True):
             symbol = size.value if isinstance(size, ir.SymbolicDim) else None
@@ -580,8 +581,14 @@ def _fix_inputs(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], where: s
     return assumed
 
 
+def _sizes(value: ir.Value) -> list[int | str]:
+    """Sizes of an input as in its file; "?": left open, without a name."""
+    return [size if isinstance(size, int) else size.value or "?" for size in value.shape or ()]
+
+
 def _shape_remedy(value: ir.Value) -> str:
-    return f"fix it: shapes = {{ {toml_key(str(value.name))} = [...] }}, or the shape of its stream"
+    sizes = ", ".join(map(str, _sizes(value))) or "..."
+    return f"fix it: shapes = {{ {toml_key(str(value.name))} = [{sizes}] }} with numbers, or the shape of its stream"
 
 
 def _fits(declared: Sequence[Any], given: Sequence[int]) -> bool:

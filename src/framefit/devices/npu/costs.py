@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from framefit.core.files import read_record, write_record
+from framefit.core.files import check_new, read_record, write_record
 from framefit.core.functions import load_function
 from framefit.core.latency_table import LatencyTable
 from framefit.core.model import Layer, Model, configuration, epilogue_groups
@@ -197,8 +197,7 @@ def cycles(settings: CyclesSettings) -> CycleReport:
         True
     """
     output, target = settings.output, settings.target
-    if output is not None and Path(output).exists() and not settings.force:
-        raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
+    check_new(output, force=settings.force)
     loaded = load_model(settings.model, settings.shapes, settings.constants)
     if settings.fuse:
         loaded = loaded.grouped(epilogue_groups(loaded))

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from framefit.core.arrays import ArrayFile
 from framefit.core.events import Trace
 from framefit.core.files import read_bytes
+from framefit.core.formats import format_of
 from framefit.core.program import Program
 from framefit.errors import InputError
 from framefit.profiling.formats.chrome import parse_events, read_chrome_events
@@ -111,9 +112,10 @@ def read_trace(path: str | Path, mapping: StpMapping | None = None) -> ReadTrace
     for reader in READERS:
         if reader.matches(raw):
             return reader.read(raw, source)
-    formats = [reader.name for reader in READERS]
+    formats, known = [reader.name for reader in READERS], format_of(path)
+    what = f"it begins with {raw[:8]!r}" if known is None else f"it is {known.name}"
     raise InputError(
-        f"is not a trace of a known format: it begins with {raw[:8]!r}",
+        f"is not a trace of a known format: {what}",
         where=where,
         remedy=f"give a trace.npz, {', '.join(formats[:-1])}, or {formats[-1]}",
     )

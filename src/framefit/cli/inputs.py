@@ -1,0 +1,96 @@
+"""Checks what options name before anything heavy is imported, so that a wrong path is answered at once.
+
+The verbs read everything again, and check more: what passes here may still be refused there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from framefit.core.files import check_new
+from framefit.core.formats import check_model, check_model_file
+from framefit.core.settings import Option
+from framefit.errors import InputError
+
+
+def check_inputs(every: Mapping[str, Option], given: Mapping[str, Any]) -> None:
+    """Check files, folders and names that are given.
+
+    Args:
+        every: the options of a command.
+        given: option -> value, as far as the user gave them.
+
+    Raises:
+        InputError: one is missing, is visibly of another kind, is malformed, or exists and must not be overwritten.
+    """
+    for name, value in given.items():
+        names = every[name].names
+        if names == "new path":
+            _check_new(value, every, given)
+        elif names == "workload" or names == "workload or plan":
+            _check_app(Path(value), plans=names != "workload", target=given.get("target"))
+        elif names is not None:
+            for text in _texts(value):
+                _CHECKS[names](text)
+
+
+def _check_new(value: str, every: Mapping[str, Option], given: Mapping[str, Any]) -> None:
+    resumable = "resume" in every
+    check_new(value, force=bool(given.get("force") or given.get("resume")), resumable=resumable)
+
+
+def _texts(value: Any) -> Iterable[str]:
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
+    return (text for text in values if isinstance(text, str))
+
+
+def _check_app(path: Path, *, plans: bool, target: str | None) -> None:
+    from framefit.core.target import resolve_target
+    from framefit.core.workload import load_workload
+
+    if plans and path.is_dir() and not (path / "timetable.json").exists():
+        raise InputError(
+            "is a folder without a plan", where=path, remedy="give an app.toml, or the folder of a plan or a run"
+        )
+    if plans and (path.is_dir() or path.suffix == ".json"):
+        _check_path(str(path))
+        return
+    workload = load_workload(path)
+    if target is None:
+        resolve_target(workload.target, path.parent)
+    for model in workload.models:
+        check_model_file(Path(model.path))
+
+
+def _check_target(name: str) -> None:
+    from framefit.core.target import resolve_target
+
+    resolve_target(name)
+
+
+def _check_module(name: str) -> None:
+    from framefit.core.workload import names_function
+
+    if not names_function(name):
+        check_model(name)
+
+
+def _check_path(name: str) -> None:
+    if name != "-" and not Path(name).exists():
+        raise InputError("no such file or folder", where=name, remedy="check the path")
+
+
+def _check_models(name: str) -> None:
+    if name not in ("auto", "none"):
+        check_model(name)
+
+
+_CHECKS: dict[str, Callable[[str], None]] = {
+    "model": check_model,
+    "models": _check_models,
+    "module": _check_module,
+    "path": _check_path,
+    "target": _check_target,
+}
