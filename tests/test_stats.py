@@ -97,13 +97,32 @@ def test_values_are_sorted_within_their_keys(keys: int) -> None:
     assert np.array_equal(sorted_by_key(key, value, keys), value[np.lexsort((value, key))])
 
 
+@pytest.mark.parametrize(("more", "less", "count"), [(0, 0, 540), (1, 0, 360), (30, 10, 500), (9, 0, 9), (0, 5, 40)])
+def test_a_paired_interval_is_the_score_interval(more: int, less: int, count: int) -> None:
+    """Its ends are where the score statistic of the likeliest table is the normal quantile; it mirrors."""
+    differences = np.r_[np.ones(more), -np.ones(less), np.zeros(count - more - less)]
+    low, high = paired_interval(differences)
+    assert paired_interval(-differences) == (-high, -low)
+
+    def score(difference: float) -> float:
+        grid = np.linspace(max(-difference, 0), (1 - difference) / 2, 200_001)[1:-1]  # of losses' counterpart
+        likelihood = more * np.log(grid + difference) + less * np.log(grid)
+        likelihood += (count - more - less) * np.log1p(-2 * grid - difference)
+        other = grid[likelihood.argmax()]
+        variance = count * (2 * other + difference * (1 - difference))
+        return float((more - less - count * difference) / np.sqrt(variance))
+
+    if high < 1:
+        assert score(high) == pytest.approx(-Z90, rel=0.01)
+
+
 def test_paired_intervals_cover_the_mean_difference() -> None:
     """In nine of ten cases, of few pairs of which most agree, too."""
     random = np.random.default_rng(4)
     inside = 0
     for _ in range(500):
-        draws = random.random(150)
-        differences = np.where(draws < 0.03, 1, np.where(draws < 0.04, -1, 0))
+        draws = random.random(540)
+        differences = np.where(draws < 0.02, 1, np.where(draws < 0.03, -1, 0))
         low, high = paired_interval(differences)
-        inside += low <= 0.02 <= high
-    assert inside >= 440
+        inside += low <= 0.01 <= high
+    assert 435 <= inside <= 470

@@ -116,19 +116,39 @@ def wilson(hits: int, count: int) -> tuple[float, float]:
 def paired_interval(differences: npt.ArrayLike) -> tuple[float, float]:
     """90 % interval of the mean of differences between two scores of the same examples, each 0 to 1.
 
-    Half an observation is added to each cell of the table of right and wrong answers (Agresti and Min, "Simple
-    improved confidence intervals for comparing matched proportions", Statistics in Medicine 24, 2005): two examples,
-    whose squared differences sum to 1. So no difference at all on a few examples is not taken for certainty.
+    Where all scores are 0 or 1 it is the score interval for pairs (Tango, "Equivalence test and confidence interval for
+    the difference in proportions for the paired-sample design", Statistics in Medicine 17, 1998): its error stays near
+    5 % at each end even where hardly any pair differs. For others, half an observation is added to each cell of the
+    table of right and wrong answers (Agresti and Min, "Simple improved confidence intervals for comparing matched
+    proportions", Statistics in Medicine 24, 2005): two examples, whose squared differences sum to 1. So no difference
+    at all on a few examples is not taken for certainty.
 
     Args:
         differences: one for each example, -1 to 1; at least one.
     """
     array = np.asarray(differences, np.float64)
+    if np.isin(array, (-1, 0, 1)).all():
+        more, less = int((array > 0).sum()), int((array < 0).sum())
+        return -_score_limit(less, more, len(array)), _score_limit(more, less, len(array))
     count = len(array) + 2
     mean = float(array.sum()) / count
     variance = max((float((array**2).sum()) + 1) / count - mean**2, 0.0)
     half = Z90 * math.sqrt(variance / count)
     return max(mean - half, -1.0), min(mean + half, 1.0)
+
+
+def _score_limit(more: int, less: int, count: int) -> float:
+    """Upper end of Tango's interval of (more - less) / count, by bisection of his equation (4)."""
+    low, high = (more - less) / count, 1.0
+    for _ in range(40):
+        difference = (low + high) / 2
+        linear = (2 * count - more + less) * difference - more - less
+        square = linear**2 + 8 * count * less * difference * (1 - difference)
+        ratio = (math.sqrt(max(square, 0.0)) - linear) / (4 * count)
+        variance = count * (2 * ratio + difference * (1 - difference))
+        inside = count * difference - more + less <= Z90 * math.sqrt(max(variance, 0.0))
+        low, high = (difference, high) if inside else (low, difference)
+    return low
 
 
 def student_quantile(freedom: int) -> float:

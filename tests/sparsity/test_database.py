@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framefit import InputError
-from framefit.core.model import GraphBuilder, Model, listing
+from framefit.core.model import GraphBuilder, Model, listing, with_weights
 from framefit.sparsity.database import Database, build_group, build_layer, kept_channels, read_database, sparsity_levels
 from framefit.sparsity.layers import WeightLayer, find_groups, find_layers
 from framefit.sparsity.search import Evaluator
@@ -62,6 +62,16 @@ def built(statistics: dict[str, LayerStatistics], of_m: tuple[int, int] | None =
         build_layer(layer, WRITTEN.arrays[layer.weight], statistics[layer.name], levels, of_m=of_m) for layer in LAYERS
     )
     return Database("unstructured" if of_m is None else "n:m", tuple(entries))
+
+
+def test_a_certain_network_shows_errors_too(statistics: dict[str, LayerStatistics]) -> None:
+    """Logits a hundred times as large are the same classes at their temperature: earlier layers matter as much."""
+    last = LAYERS[-1].weight
+    certain = to_torch(with_weights(MODEL, {last: 100 * WRITTEN.arrays[last]}))
+    found = collect(certain, LAYERS, INPUTS, Ledger(), seed=0)
+    for layer in LAYERS[:-1]:
+        expected = statistics[layer.name].importance
+        assert np.allclose(found[layer.name].importance, expected, rtol=1e-3, atol=1e-3 * expected.max())
 
 
 def test_hessians_are_of_what_the_sums_run_over(statistics: dict[str, LayerStatistics]) -> None:

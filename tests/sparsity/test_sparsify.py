@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from framefit import InfeasibleError, InputError, sparsify
 from framefit.core.files import read_record, write_whole
@@ -17,10 +18,12 @@ from framefit.core.model import GraphBuilder, Model, free_batch, listing
 from framefit.core.sparsity import Configuration, Deployment, SparsifySettings, SparsityResult
 from framefit.core.target import describe_target, resolve_target
 from framefit.devices import measure as in_turn
-from framefit.sparsity.subject import chosen_pattern, open_subject
+from framefit.sparsity.allocation import allocate
+from framefit.sparsity.search import make_problem, sparse_network
+from framefit.sparsity.subject import chosen_pattern, make_database, open_subject
 from framefit.training.campaign import Ledger
 from framefit.training.data import load_data
-from framefit.training.evaluate import evaluate
+from framefit.training.evaluate import divergence, evaluate, temperature
 from framefit.training.fine_tune import Recipe, fine_tune
 from framefit.training.network import to_model, to_torch
 
@@ -99,6 +102,7 @@ def test_the_folder_holds_a_model_within_its_cycles(place: Path, result: Sparsit
     assert row.hardware
     assert row.validation_top1 == max(one.validation_top1 for one in result.configurations if one.hardware)
     zeros = {layer.name: layer.activation_sparsity_ratio for layer in row.layers}
+    assert cycles(folder / "model.onnx", "vpu", activations=str(folder / "result.json")).total_cycles == row.cycles
     model = Model.load(folder / "model.onnx")
     assert [node.name for node in listing(model).nodes] == [
         node.name for node in listing(Model.load(place / "net.onnx")).nodes
@@ -375,6 +379,75 @@ def test_a_pruned_model_is_kept_where_fine_tuning_diverges(place: Path) -> None:
     assert resumed.reasons == found.reasons
 
 
+def test_fine_tuning_that_does_harm_is_undone_and_reported(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that increase the loss do harm at every rate: the pruned model stays as accurate as it was."""
+    monkeypatch.setattr("framefit.training.fine_tune.one_cycle", lambda ratio, peak, rising_ratio: -peak)  # noqa: ARG005
+    found = made(place, "harmed", finetune_epochs=6, rate=0.2)
+    row = chosen(found)
+    assert row.finetune_epochs == 0
+    assert row.top1 == row.top1_before_finetune
+    (reason,) = [reason for reason in found.reasons if "did harm" in reason]
+    assert "0.2, 0.05, 0.0125" in reason
+
+
+def test_a_model_from_which_nothing_is_removed_stays_as_it_is(place: Path) -> None:
+    """It is deployed at any drop, as nothing of it is an estimate, and is not trained."""
+    found = made(place, "unpruned", cycles=1.0, accuracy_drop=0.001, solver="uniform", target="edge-8")
+    assert found.decision == "deploy"
+    assert found.acceptance is not None
+    assert found.acceptance.interval == (0, 0)
+    assert chosen(found).finetune_epochs == 0
+    assert chosen(found).top1 == found.dense.top1
+
+
+def test_errors_are_of_the_size_of_what_pruning_does(place: Path, tmp_path: Path) -> None:
+    """The sum of the layers' errors is nearer to the divergence of the pruned network's classes than the estimates."""
+    settings = SparsifySettings(model=str(place / "net.onnx"), data=str(place / "data.npz"), target="vpu")
+    ledger = Ledger()
+    subject = open_subject(settings, ledger)
+    database = make_database(subject, tmp_path / "database.npz", ledger, 0, lambda _: None)
+    problem = make_problem(subject, database, ledger)
+    assignment = allocate(problem, int(0.7 * problem.dense_cycles))
+    dense, pruned = (
+        network.eval().logits(torch.from_numpy(subject.inputs)).detach()
+        for network in (subject.network(), sparse_network(subject, database, assignment, ledger))
+    )
+    found = divergence(dense, pruned, temperature(dense))
+    estimated = database.errors[np.arange(len(assignment)), assignment].sum()
+    assert abs(np.log(problem.error(assignment) / found)) < 0.5 * abs(np.log(estimated / found))
+
+
+def test_derived_cycles_keep_the_accuracy(place: Path) -> None:
+    """What the model is pruned to was evaluated before it is asked for."""
+    found = made(place, "derived", cycles="derived", accuracy_drop=0.15, solver="dp", finetune_epochs=0)
+    assert found.threshold.source == "derived"
+    assert found.target_cycles_ratio < 1
+    assert found.acceptance is not None
+    assert found.acceptance.drop < 0.25
+
+
+def test_other_data_are_not_mixed_into_a_search(place: Path, whole: Configuration) -> None:
+    """Images with the same labels but other values are refused by name of the file that knows."""
+    assert whole.cycles
+    folder = place / "whole"
+    write_pictures(place / "others.npz", shift=0.5)
+    with pytest.raises(InputError, match=r"trials\.json: evaluations of another model, other data"):
+        sparsify(place / "net.onnx", place / "others.npz", "vpu", resume=folder, compare=False)
+
+
+def test_few_images_for_statistics_are_reported(tmp_path: Path) -> None:
+    """Training data join the few calibration images; where there are not enough, a note says so."""
+    b = GraphBuilder("net", 2)
+    b.output(b.dense(b.input("x", (1, 6)), 3), "classes")
+    labels = np.arange(40) % 3
+    x = np.eye(6, dtype=np.float32)[labels]
+    np.savez(tmp_path / "few.npz", x_train=x, y_train=labels, x_test=x, y_test=labels)
+    settings = SparsifySettings(model="", data=str(tmp_path / "few.npz"), target="vpu")
+    subject = open_subject(settings, Ledger(), b.build())
+    assert len(subject.inputs) == 36
+    assert any("only 36 images for the layers' statistics" in note for note in subject.notes)
+
+
 def test_a_lower_rate_after_a_divergence_is_reported(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a quarter of the rate does not diverge the model is fine-tuned with that, and the reasons say so."""
 
@@ -384,4 +457,4 @@ def test_a_lower_rate_after_a_divergence_is_reported(place: Path, monkeypatch: p
     monkeypatch.setattr("framefit.training.fine_tune.one_cycle", one_cycle)
     found = made(place, "repeated")
     assert chosen(found).finetune_epochs == 1
-    assert "fine-tuning diverged at a rate of 0.02, and was repeated at 0.005" in found.reasons
+    assert "fine-tuning at a rate of 0.02 diverged or did harm, and was repeated at 0.005" in found.reasons

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from framefit.core.model import GraphBuilder, Model, listing
 from framefit.errors import DivergedError, InputError
 from framefit.training.data import Dataset, Examples
 from framefit.training.evaluate import evaluate
-from framefit.training.fine_tune import Progress, Recipe, fine_tune, one_cycle
+from framefit.training.fine_tune import Progress, Recipe, fine_tune, fine_tune_or_keep, one_cycle
 from framefit.training.network import Network, load_state, state, to_model, to_torch
 
 QUICK = Recipe(epochs=6, batch=16, rate=0.1, pad=0, flip=False, bf16=False)
@@ -227,6 +228,46 @@ def test_a_lower_rate_is_tried(stripes: Dataset, tmp_path: Path) -> None:
     assert same(again, expected)
 
 
+def test_a_rate_that_does_harm_is_lowered(stripes: Dataset, tmp_path: Path) -> None:
+    """What a check refuses is trained anew at a quarter of the rate; where it refuses all, the network is as before."""
+    rates: list[float] = []
+
+    def check() -> None:
+        rates.append(len(rates))
+        if len(rates) < 2:
+            raise DivergedError("it became worse", where="training")
+
+    network, expected = to_torch(plain()), to_torch(plain())
+    done = fine_tune(network, stripes.train, QUICK, tries=3, check=check)
+    assert (done.rate, len(rates)) == (QUICK.rate / 4, 2)
+    fine_tune(expected, stripes.train, msgspec.structs.replace(QUICK, rate=QUICK.rate / 4))
+    assert same(network, expected)
+
+    def refuse() -> None:
+        raise DivergedError("it became worse", where="training")
+
+    path = tmp_path / "training.npz"
+    kept = to_torch(plain())
+    tuning = fine_tune_or_keep(kept, stripes.train, QUICK, lambda _: None, checkpoint=path, check=refuse)
+    assert tuning.done is None
+    assert "rates of 0.1, 0.025, 0.00625 (it became worse)" in tuning.note
+    assert same(kept, to_torch(plain()))
+
+
+def test_a_clipped_gradient_bears_a_high_rate(stripes: Dataset) -> None:
+    """A network without batch norm that a rate ruins learns at the same rate where gradients are clipped."""
+    wild = msgspec.structs.replace(QUICK, rate=1.0, epochs=2)
+    outcomes = []
+    for clip in (float("inf"), 0.1):
+        network = to_torch(plain())
+        fine_tune(network, stripes.train, QUICK)
+        with contextlib.suppress(DivergedError):
+            fine_tune(network, stripes.train, msgspec.structs.replace(wild, clip=clip))
+            outcomes.append(evaluate(network, stripes.validation).top1)
+    assert outcomes[-1] >= 0.9
+    assert len(outcomes) == 1 or outcomes[0] < 0.9
+
+
 @pytest.mark.parametrize(
     ("masks", "told"), [({"absent": np.ones(3)}, "'absent'"), ({"weight_1": np.ones(3)}, "the mask of 'weight_1'")]
 )
@@ -251,7 +292,9 @@ def test_distillation_needs_a_teacher(stripes: Dataset) -> None:
         fine_tune(to_torch(reader()), stripes.train, msgspec.structs.replace(QUICK, distill_ratio=0.5))
 
 
-@pytest.mark.parametrize("change", [{"batch": 1}, {"momentum": 1.5}, {"rate": float("nan")}, {"temperature": 0.0}])
+@pytest.mark.parametrize(
+    "change", [{"batch": 1}, {"momentum": 1.5}, {"rate": float("nan")}, {"temperature": 0.0}, {"clip": 0.0}]
+)
 def test_recipes_that_make_no_sense_are_refused(change: dict[str, Any]) -> None:
     """A value outside of its range is refused where the recipe is made."""
     with pytest.raises(ValueError, match=next(iter(change))):

@@ -45,6 +45,13 @@ class CyclesSettings(Settings, kw_only=True):
         float | tuple[float, ...],
         option("Part of each layer's input that is zero, 0 to 1.", python="one for each layer", metavar="RATIO"),
     ] = 0.0
+    activations: Annotated[
+        str | None,
+        option(
+            "Result of framefit sparsify, its result.json: each layer's zeros are those of its chosen model.",
+            metavar="PATH",
+        ),
+    ] = None
     shapes: InputShapes = {}
     constants: InputConstants = {}
     output: Annotated[

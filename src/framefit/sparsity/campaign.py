@@ -12,14 +12,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.acceptance import Acceptance
+from framefit.core.acceptance import Acceptance, Unseen
 from framefit.core.files import read_record, write_record, write_whole
 from framefit.core.model import Model
 from framefit.core.model.builtin import load_model
 from framefit.core.settings import Notify
 from framefit.core.sparsity import Configuration, DenseModel, SearchPoint, SparsifySettings, SparsityResult, Threshold
-from framefit.errors import InputError
-from framefit.sparsity.allocation import tightened
+from framefit.errors import DivergedError, InputError
+from framefit.sparsity.allocation import allocate, tightened
 from framefit.sparsity.deploy import configuration, dense_model, deployment
 from framefit.sparsity.gates import Verdict, derived_ratio, derived_top1, given_top1, judge, moved_cycles, moved_top1
 from framefit.sparsity.problem import Assignment
@@ -28,6 +28,7 @@ from framefit.sparsity.search import (
     Searched,
     TrialLog,
     check_reachable,
+    fitted_budget,
     make_problem,
     own_cycles,
     own_zeros,
@@ -120,9 +121,9 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         """Begin as :meth:`Campaign.begin` says; also open the layer database and the stored evaluations."""
         super().begin(keep=keep)
         subject, settings = self.subject, self.settings
+        self._book = TrialLog(self.folder / "trials.json", TrialLog.key_of(subject, settings), self.ledger)
         self._database = make_database(subject, self.folder / "database.npz", self.ledger, settings.seed, self.notify)
         self._problem = make_problem(subject, self._database, self.ledger)
-        self._book = TrialLog(self.folder / "trials.json", TrialLog.key_of(subject, settings), self.ledger)
 
     def finish(self, targets: Sequence[str], override: Override | None) -> SparsityResult:
         """Search, fine-tune, judge and write the files.
@@ -147,11 +148,8 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         thresholds = tuple(self._threshold(round_.threshold, rounds[0].threshold, dense) for round_ in rounds)
         row = rows[chosen]
         network = rounds[best].network
-        acceptance = compared_on(
-            *(self.subject.network(), network, self._unseen.final, dense.top1 - thresholds[best].top1),
-            self._unseen.final_from,
-        )
-        self.ledger.forwarded(2 * acceptance.examples)
+        allowed = dense.top1 - thresholds[best].top1
+        acceptance = self._accepted(network, self._unseen.final, allowed, self._unseen.final_from)
         verdict = judge(acceptance, row.cycles_ratio, thresholds[best])
         searched = rounds[best].searched
         result = SparsityResult(
@@ -227,7 +225,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         now = configuration(subject, arm, model, zeros, first.top1, after, row.finetune_epochs + epochs, result.dense)
         note = f"{accuracy}, below the threshold {100 * threshold:.2f} %: trained again, now {100 * after.top1:.2f} %"
         allowed = result.dense.top1 - threshold
-        acceptance = compared_on(subject.network(), network, new.test, allowed, "test")
+        acceptance = self._accepted(network, new.test, allowed, "test")
         result = _rejudged(result, now, acceptance, override, reasons)
         result = msgspec.structs.replace(result, notes=(*result.notes, note), ledger=self.ledger.spent())
         self._write(result, model, zeros, targets)
@@ -248,10 +246,10 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
     def _rounds(self, dense: Accuracy, override: Override | None) -> list[_Round]:
         """One round, or as many as dynamic thresholds need: first the one on cycles, then the one on accuracy."""
         ratio, reason = self.settings.cycles, "as given"
+        top1 = self._asked_top1(dense.top1, dense.top1_interval, ratio or 1.0).top1
         if ratio is None:
-            ratio, reason = derived_ratio(self._problem, self._dense_cycles)
+            ratio, reason = derived_ratio(self._problem, self._dense_cycles, functools.partial(self._keeps, top1))
         source: Literal["given", "derived"] = "given" if self.settings.cycles is not None else "derived"
-        top1 = self._asked_top1(dense.top1, dense.top1_interval, ratio).top1
         rounds = [
             self._round(Threshold(round=0, top1=top1, cycles_ratio=ratio, source=source, reason=reason), override)
         ]
@@ -271,6 +269,13 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
             last = self._trained_on(last, msgspec.structs.replace(following, round=len(rounds)))
             rounds.append(last)
         return rounds
+
+    def _keeps(self, top1: float, ratio: float) -> bool:
+        """Whether the exact allocation at a part of the dense cycles is this accurate without any fine-tuning."""
+        self.notify(f"deriving the cycles: {ratio:.2f} of the dense model's")
+        target = int(ratio * self._dense_cycles)
+        budget = fitted_budget(self.subject, self._database, self._problem, target, self.ledger)
+        return self._judged(self._sparse(allocate(self._problem, budget)), self._unseen.choice).top1 >= top1
 
     def _ended(self, rounds: Sequence[_Round]) -> bool:
         """Whether the user ended the search, or its time is up."""
@@ -294,7 +299,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         return self._tuned(searched, threshold, 1 + (override == "retrain"))
 
     def _tuned(self, searched: Searched, threshold: Threshold, turns: int) -> _Round:
-        """Fine-tune the network of the main arm's assignment, up to ``turns`` times.
+        """Fine-tune the network of the main arm's assignment, up to ``turns`` times; not where nothing is removed.
 
         Fine-tuning changes the activations, too. Where that brings the cycles above the target, more is removed: a
         few weights of the tuned network; for other patterns, whose steps are large, before it is tuned anew.
@@ -306,7 +311,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
             before, epochs = state(network), 0.0
             reasons: tuple[str, ...] = ()
             try:
-                for _ in range(0 if interrupted else turns):
+                for _ in range(0 if interrupted or not fitted.any() else turns):
                     network, fitted, passes, remarks = self._trained(network, fitted, target)
                     epochs += passes
                     reasons += remarks
@@ -351,7 +356,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
     def _fine_tuned(
         self, network: Network, examples: Examples, validation: Examples, distill_ratio: float | None = None
     ) -> tuple[float, tuple[str, ...]]:
-        """Fine-tune in place; zeros stay zero. The earlier weights are restored where training diverged or did harm.
+        """Fine-tune in place; zeros stay zero. Where training diverges or does harm it starts over at a lower rate.
 
         Args:
             network: a sparse network.
@@ -360,7 +365,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
             distill_ratio: weight of the dense network's answers in the loss; default: as in the settings.
 
         Returns:
-            Epochs, 0 where the earlier weights were restored; and remarks for the result, as sentences.
+            Epochs, 0 where all rates did harm and the earlier weights stay; and remarks for the result, as sentences.
 
         Raises:
             KeyboardInterrupt: by the user; the checkpoint is written, the network is in an intermediate state.
@@ -382,21 +387,32 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         before = state(network)
         weights = [(layer.weight, before[layer.weight] != 0) for layer in self.subject.layers]
         masks = {name: kept for name, kept in weights if not kept.all()}
-        mark = fingerprint(before, recipe, masks, len(examples))
+        mark = fingerprint(before, recipe, masks, examples)
         known = self._judged(network, validation)
+
+        def check() -> None:
+            now = self._judged(network, validation)
+            if now.top1 < known.top1 and now.loss > known.loss:
+                what = f"top-1 {100 * known.top1:.2f} -> {100 * now.top1:.2f} % on {now.images:,} images that decide"
+                raise DivergedError(what, where="fine-tuning", remedy="lower the learning rate")
+
         tuning = fine_tune_or_keep(
             *(network, examples, recipe, self.notify),
             checkpoint=self.folder / f"finetune-{mark[:_MARK]}.npz",
             masks=masks,
             teacher=self.subject.network() if recipe.distill_ratio else None,
+            check=check,
         )
-        reasons = (tuning.note,) if tuning.note else ()
-        if tuning.done is None:
-            return 0.0, reasons
-        if self._judged(network, validation).top1 < known.top1_interval[0]:
-            load_state(network, before)  # even if the loss is small: the model may have been trained on these data
-            return 0.0, reasons
-        return tuning.done.epochs, reasons
+        return 0.0 if tuning.done is None else tuning.done.epochs, (tuning.note,) if tuning.note else ()
+
+    def _accepted(self, network: Network, examples: Examples, allowed: float, data: Unseen) -> Acceptance:
+        """Compare a network with the dense one; that a network without a change loses nothing is no estimate."""
+        original = self.subject.network()
+        acceptance = compared_on(original, network, examples, allowed, data)
+        self.ledger.forwarded(2 * len(examples))
+        arrays, dense = state(network), state(original)
+        same = all(np.array_equal(arrays[name], array) for name, array in dense.items())
+        return msgspec.structs.replace(acceptance, interval=(0.0, 0.0)) if same else acceptance
 
     def _judged(self, network: Network, examples: Examples) -> Accuracy:
         """Evaluate a network, and count its images in the ledger."""

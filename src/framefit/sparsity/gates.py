@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from framefit.core.acceptance import Acceptance
 from framefit.core.sparsity import Decision, Threshold
-from framefit.sparsity.allocation import allocate
 from framefit.sparsity.problem import Problem
 
 _STEP = 0.9  # factor on the cycles after a threshold was met; divided by it after one was missed
-_HARM_NATS = 0.1  # increase of the loss; a choice: fine-tuning recovers most of it
 _LEAST_MOVE = 0.01  # of the dense cycles; the threshold does not move by less
 _LEAST_GAIN = 0.001  # of top-1: one image of a thousand; the threshold does not move by less
 
@@ -69,19 +68,23 @@ def derived_top1(dense: float, interval: tuple[float, float], cycles_ratio: floa
     return Threshold(round=0, top1=top1, cycles_ratio=cycles_ratio, source="derived", reason=reason)
 
 
-def derived_ratio(problem: Problem, dense_cycles: int) -> tuple[float, str]:
-    """The fewest cycles whose exact allocation is expected to do little harm, from model and hardware.
+def derived_ratio(problem: Problem, dense_cycles: int, holds: Callable[[float], bool]) -> tuple[float, str]:
+    """The fewest cycles at which the exact allocation keeps the accuracy without any fine-tuning.
+
+    Args:
+        problem: layers and levels on the target.
+        dense_cycles: of the dense network.
+        holds: prunes the network to a part of these cycles, and evaluates it; at most seven times.
 
     Returns:
         The ratio to the dense cycles, and the reason.
     """
-    ratios = [ratio / 100 for ratio in range(99, 0, -1) if ratio / 100 * dense_cycles >= problem.least_cycles]
-    chosen = 1.0
-    for ratio in ratios:
-        if problem.error(allocate(problem, int(ratio * dense_cycles))) > _HARM_NATS:
-            break
-        chosen = ratio
-    return chosen, f"the fewest whose layers are expected to add at most {_HARM_NATS} nats to the loss"
+    least = min(math.ceil(100 * problem.least_cycles / max(dense_cycles, 1)), 100)
+    below, kept = least - 1, 100
+    while kept - below > 1:
+        middle = (below + kept) // 2
+        below, kept = (below, middle) if holds(middle / 100) else (middle, kept)
+    return kept / 100, "the fewest at which the accuracy was kept before any fine-tuning, found by evaluations"
 
 
 def moved_cycles(history: Sequence[Threshold], *, met: bool, least_ratio: float) -> Threshold | None:

@@ -27,7 +27,7 @@ from framefit.sparsity.statistics import activation_zeros
 from framefit.sparsity.subject import Subject
 from framefit.training.campaign import Ledger
 from framefit.training.data import Examples
-from framefit.training.evaluate import evaluate, reestimate
+from framefit.training.evaluate import divergence, evaluate, reestimate, temperature
 from framefit.training.extra import torch
 from framefit.training.network import Network, load_state, to_model, to_torch
 
@@ -76,6 +76,7 @@ class Evaluator:
         return top1
 
 
+_BATCH = 128  # inputs at once
 _WRITE_S = 5.0  # least time between two writings of the trials
 _PASSES = 2  # of fitting the budget to the cycles that the pruned network takes with its own activations
 
@@ -134,6 +135,8 @@ class TrialLog:
                 )
             self._trials = list(stored.trials)
             self._known = {trial.levels: place for place, trial in enumerate(self._trials)}
+        else:
+            self.write()
 
     def evaluated(self, evaluate: Callable[[Assignment], float]) -> Callable[[Assignment], float]:
         """Wrap an evaluation: stored results are looked up."""
@@ -171,17 +174,16 @@ class TrialLog:
 
     @staticmethod
     def key_of(subject: Subject, settings: SparsifySettings) -> str:
-        """Digest of everything that evaluations depend on."""
-        parts = (subject.model.digest, subject.pattern, subject.of_m, settings.images, settings.seed)
-        digest = hashlib.sha256(repr(parts).encode())
-        digest.update(subject.examples.labels.tobytes())
-        return digest.hexdigest()
+        """Digest of everything that the folder's contents depend on."""
+        data = [part.digest for part in (subject.data.train, subject.data.validation, subject.data.calibration)]
+        parts = (subject.model.digest, subject.pattern, subject.of_m, settings.images, settings.seed, *data)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def make_problem(subject: Subject, database: Database, ledger: Ledger) -> Problem:
-    """The problem that a database poses on the subject's target."""
+    """The problem that a database poses on the subject's target, with :func:`calibrated` errors."""
     cycles, fixed = subject.prices.table(database, subject.zeros)
-    return Problem(
+    problem = Problem(
         layers=[entry.facts for entry in database.entries],
         levels=database.levels,
         cycles=cycles,
@@ -189,6 +191,35 @@ def make_problem(subject: Subject, database: Database, ledger: Ledger) -> Proble
         fixed_cycles=fixed,
         evaluate=Evaluator(subject.network(), database, subject.examples, subject.inputs, ledger),
     )
+    return calibrated(problem, subject, database, ledger)
+
+
+_CALIBRATED_AT = (0.3, 0.6)  # of the cycles that can be saved
+
+
+def calibrated(problem: Problem, subject: Subject, database: Database, ledger: Ledger) -> Problem:
+    """The same problem, its errors scaled to the divergence of whole pruned networks from the dense one.
+
+    Sums of the layers' errors are estimates from gradients; two exact allocations show what they amount to.
+    """
+
+    def logits(network: Network) -> Any:
+        ledger.forwarded(len(subject.inputs))
+        network.eval()
+        with torch.inference_mode():
+            batches = np.array_split(subject.inputs, -(-len(subject.inputs) // _BATCH))
+            return torch.cat([network.logits(torch.from_numpy(batch)) for batch in batches])
+
+    dense = logits(subject.network())
+    factors = []
+    for part in _CALIBRATED_AT:
+        saved = int(part * (problem.dense_cycles - problem.least_cycles))
+        assignment = allocate(problem, problem.dense_cycles - saved)
+        expected = problem.error(assignment)
+        measured = divergence(dense, logits(sparse_network(subject, database, assignment, ledger)), temperature(dense))
+        if expected > 0 and measured > 0:
+            factors.append(np.log(measured / expected))
+    return replace(problem, errors=problem.errors * float(np.exp(np.mean(factors)))) if factors else problem
 
 
 def check_reachable(subject: Subject, ratio: float) -> None:
@@ -209,7 +240,9 @@ def check_reachable(subject: Subject, ratio: float) -> None:
 
 
 def sparse_network(subject: Subject, database: Database, assignment: Assignment, ledger: Ledger) -> Network:
-    """The network of an assignment, with new statistics of its batch norm."""
+    """The network of an assignment, with new statistics of its batch norm; the dense one where nothing is removed."""
+    if not assignment.any():
+        return subject.network()
     network = to_torch(subject.prices.shrunk(database, assignment))
     if network.norms:
         reestimate(network, subject.inputs)
@@ -248,7 +281,7 @@ def search_arms(
         InfeasibleError: no sparsity reaches the cycles.
     """
     target = int(ratio * subject.prices.total(subject.model, subject.zeros))
-    budget = _fitted_budget(subject, database, problem, target, ledger)
+    budget = fitted_budget(subject, database, problem, target, ledger)
     looked = book.evaluated(problem.evaluate)
     aware = replace(problem, evaluate=looked)
     blind = aware.blind()
@@ -317,7 +350,7 @@ def _best(arms: Sequence[Arm], problem: Problem, settings: SparsifySettings) -> 
     return max(range(len(arms)), key=worth)
 
 
-def _fitted_budget(subject: Subject, database: Database, problem: Problem, target: int, ledger: Ledger) -> int:
+def fitted_budget(subject: Subject, database: Database, problem: Problem, target: int, ledger: Ledger) -> int:
     """The budget for the tables that brings the pruned network to its target.
 
     Pruning changes the activations, and with them the cycles; channels of several groups multiply. The exact

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from framefit.sparsity.layers import WeightLayer
 from framefit.sparsity.problem import Floats
 from framefit.training.campaign import Ledger
+from framefit.training.evaluate import temperature
 from framefit.training.extra import torch
 from framefit.training.network import Network, observe
 
@@ -30,8 +31,9 @@ class LayerStatistics:
         hessian: G x K x K, float64: mean over images of the sum over positions of x x^T, x being the inputs of
             one sum.
         importance: G x n: half the mean square of the loss's gradient by that output; times the squared
-            error of the output it estimates what the error adds to the loss (the diagonal of the Fisher
-            information; Theis et al., 2018, "Faster gaze prediction with dense networks and Fisher pruning").
+            error of the output it estimates the divergence from the dense network's classes at its
+            :func:`~framefit.training.evaluate.temperature` (the diagonal of the Fisher information; Theis et al.,
+            2018, "Faster gaze prediction with dense networks and Fisher pruning").
         zeros_ratio: zeros in its input, 0 to 1.
     """
 
@@ -163,9 +165,12 @@ def _importances(
         network.node(name).register_forward_hook(lambda _, __, output, name=name: note(name, output)) for name in layers
     ]
     network.eval()
+    heat = None
     try:
         for start in range(0, len(inputs), _BATCH):
             logits = network.logits(torch.from_numpy(inputs[start : start + _BATCH]))
+            heat = heat or temperature(logits.detach())
+            logits = logits / heat
             with torch.no_grad():
                 labels = torch.multinomial(torch.softmax(logits, 1), 1, generator=random)[:, 0]
             functional.cross_entropy(logits, labels, reduction="sum").backward()

@@ -149,6 +149,7 @@ class Prices:
 
 _PROCESSOR = Path(__file__).with_name("processor.toml")
 _IMAGES = 512  # of the calibration data in Hessians and batch-norm statistics (SPDY and SparseGPT: 128 to 1,024)
+_FEWEST = 128  # see _IMAGES; where the calibration data have fewer, images of the training data join them
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,7 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
     source = pricing(target, opened, settings.unit)
     rule = target.sparsity
     of_m = (rule.n or settings.n, rule.m or settings.m) if pattern == "n:m" else None
-    inputs = split.calibration.sample(_IMAGES, settings.seed).inputs()
+    inputs, few = _calibration(split, settings.seed)
     zeros = activation_zeros(network, [layer.name for layer in layers], inputs, ledger)
     return Subject(
         model=opened,
@@ -256,8 +257,19 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
         examples=split.validation.sample(settings.images, settings.seed),
         zeros=zeros,
         batch_open=batch_open,
-        notes=(*notes, *closed),
+        notes=(*few, *notes, *closed),
     )
+
+
+def _calibration(data: Dataset, seed: int) -> tuple[npt.NDArray[np.float32], tuple[str, ...]]:
+    """Inputs for statistics, and a remark where they are few; statistics need no labels, so training data will do."""
+    examples = data.calibration.sample(_IMAGES, seed)
+    if len(examples) < _FEWEST:
+        examples = examples.joined(data.train.sample(_FEWEST - len(examples), seed))
+    if len(examples) >= _FEWEST:
+        return examples.inputs(), ()
+    what = f"only {len(examples)} images for the layers' statistics: weights may be fitted to them by chance"
+    return examples.inputs(), (f"{what}; give more training data, at least {_FEWEST}",)
 
 
 def _described(target: Target) -> Target:

@@ -250,6 +250,14 @@ class Examples:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the inputs and labels."""
+        digest = hashlib.sha256(f"{self.stored.shape} {self.stored.dtype} {self.scaling}".encode())
+        for array in (self.stored, self.labels):
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
     def inputs(self, rows: Rows = slice(None)) -> npt.NDArray[np.float32]:
         """Inputs of a network: float32, normalised."""
         return self.normalised(self.stored[rows])

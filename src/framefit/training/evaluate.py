@@ -17,7 +17,7 @@ from framefit.training.data import Examples
 from framefit.training.extra import torch
 from framefit.training.network import Network
 
-__all__ = ["Accuracy", "evaluate", "reestimate"]
+__all__ = ["Accuracy", "divergence", "evaluate", "reestimate", "temperature"]
 
 
 Array = npt.NDArray[Any]
@@ -83,6 +83,32 @@ def evaluate(network: Any, examples: Examples, *, batch: int = 250) -> Accuracy:
 def right(network: Any, examples: Examples, *, batch: int = 250) -> npt.NDArray[np.bool_]:
     """For each example whether its class is the likeliest; arguments and errors as for :func:`evaluate`."""
     return np.concatenate([_ranks(logits, labels) == 0 for logits, labels in _predicted(network, examples, batch)])
+
+
+def temperature(logits: Any) -> float:
+    """Standard deviation of logits over the classes, on average: divided by it, they tell classes apart at any scale.
+
+    At a temperature of 1 a network that is certain of everything shows no difference, whatever is done to it.
+
+    Args:
+        logits: n x classes, float32, a tensor.
+    """
+    spread = float(logits.std(dim=1, correction=0).mean())
+    return spread if spread > 0 else 1.0
+
+
+def divergence(expected: Any, logits: Any, heat: float) -> float:
+    """Mean Kullback-Leibler divergence of classes at a temperature, in nats.
+
+    Hinton et al., 2015, "Distilling the Knowledge in a Neural Network", section 2.
+
+    Args:
+        expected: logits that are right, n x classes, float32, a tensor.
+        logits: to be compared with them.
+        heat: temperature of both.
+    """
+    soft, other = (torch.nn.functional.log_softmax(part.double() / heat, dim=1) for part in (expected, logits))
+    return float(torch.nn.functional.kl_div(other, soft, reduction="batchmean", log_target=True))
 
 
 def reestimate(network: Network, x: npt.NDArray[np.float32], *, batch: int = 128) -> None:

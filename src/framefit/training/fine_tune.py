@@ -60,6 +60,8 @@ class Recipe(Record, kw_only=True):
         rising_ratio: part of the training in which the learning rate rises.
         distill_ratio: weight of the teacher's answers in the loss, 0 to 1.
         temperature: for both answers (Hinton et al., 2015, "Distilling the Knowledge in a Neural Network").
+        clip: largest norm of the gradient of all weights that are kept (Pascanu et al., 2013, "On the difficulty of
+            training recurrent neural networks", section 3.2).
         pad: pixels by which random crops of images extend beyond their border; 0: no crops.
         flip: mirror half of the images.
         bf16: compute in bfloat16 where PyTorch considers it safe.
@@ -77,6 +79,7 @@ class Recipe(Record, kw_only=True):
     rising_ratio: float = 0.2
     distill_ratio: float = 0.0
     temperature: float = 4.0
+    clip: float = math.inf
     pad: int = 4
     flip: bool = True
     bf16: bool = True
@@ -99,8 +102,9 @@ class Recipe(Record, kw_only=True):
             value = getattr(self, name)
             if value is not None and (not value >= least or (most is not None and value > most)):
                 raise ValueError(f"{name} is {value}, not in {least} .. {'' if most is None else most}")
-        if not self.temperature > 0:
-            raise ValueError(f"temperature is {self.temperature}, not above 0")
+        for name in ("temperature", "clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, not above 0")
 
 
 class Progress(Record, kw_only=True):
@@ -129,7 +133,7 @@ class Tuned(Record, kw_only=True):
         epochs: number of passes through the data.
         seconds: wall clock.
         losses: mean training loss of each epoch.
-        rate: highest learning rate: the recipe's, or less if it diverged at that.
+        rate: highest learning rate: the recipe's, or less where that did harm.
     """
 
     steps: int
@@ -141,11 +145,11 @@ class Tuned(Record, kw_only=True):
 
 @dataclasses.dataclass(frozen=True)
 class FineTuning:
-    """Result of a fine-tuning that keeps the network if it diverges.
+    """Result of a fine-tuning that keeps the network where training does harm.
 
     Attributes:
-        done: the result; ``None``: it diverged at every rate, and the network has its original weights.
-        note: remark on a divergence, as a sentence; empty: there was none.
+        done: the result; ``None``: every rate did harm, and the network has its original weights.
+        note: remark on what was undone, as a sentence; empty: nothing was.
     """
 
     done: Tuned | None
@@ -153,6 +157,7 @@ class FineTuning:
 
 
 _SEARCH_BATCH, _LEAST_BATCHES = 128, 20  # examples in a mini-batch; mini-batches in an epoch
+_CLIP = 1.0  # without batch norm, which bounds the gradient's effect, the usual rates destroy a network
 _LEAST_STEPS = 1000  # of a fine-tuning with the default number of epochs: few examples are used more often
 _CROP = 8  # an image is cropped by at most one part in 8 of its height (CIFAR-10: 4 of 32)
 
@@ -176,7 +181,7 @@ def recipe_for(
     if epochs is None:
         epochs = max(least_epochs, _LEAST_STEPS * batch / max(len(examples), 1))
     pad, flip = largest_crop(shape) if image else 0, image and shape[0] == 3
-    return Recipe(epochs=epochs, batch=batch, rate=rate, pad=pad, flip=flip, seed=seed)
+    return Recipe(epochs=epochs, batch=batch, rate=rate, clip=_CLIP, pad=pad, flip=flip, seed=seed)
 
 
 def largest_crop(shape: tuple[int, ...]) -> int:
@@ -271,9 +276,9 @@ class Checkpoint:
     momenta: Mapping[str, Array]
 
 
-def fingerprint(weights: Mapping[str, Array], recipe: Recipe, masks: Mapping[str, Array], examples: int) -> str:
-    """Identify a training: by its initial weights, recipe, masks and number of examples."""
-    digest = hashlib.sha256(f"{to_json(recipe)} {examples}".encode())
+def fingerprint(weights: Mapping[str, Array], recipe: Recipe, masks: Mapping[str, Array], examples: Examples) -> str:
+    """Identify a training: by its initial weights, recipe, masks and examples."""
+    digest = hashlib.sha256(f"{to_json(recipe)} {examples.digest}".encode())
     for part in (weights, masks):
         for name in sorted(part):
             array = np.ascontiguousarray(part[name])
@@ -338,7 +343,7 @@ TRIES = 3
 """Largest number of attempts where the network must not be lost: at the recipe's rate, at a quarter, at a sixteenth."""
 _REPORTS_NS = 500_000_000  # time between two reports of progress
 _REMEDY = "lower the learning rate, or check the data's normalisation"
-_LOWER = 4  # divisor of the rate after a training diverged
+_LOWER = 4  # divisor of the rate after a training did harm
 
 
 def fine_tune(
@@ -351,6 +356,7 @@ def fine_tune(
     progress: Callable[[Progress], None] | None = None,
     checkpoint: str | Path | None = None,
     tries: int = 1,
+    check: Callable[[], None] | None = None,
 ) -> Tuned:
     """Train a network in place.
 
@@ -368,11 +374,13 @@ def fine_tune(
         checkpoint: an ``.npz`` that is written at the end of each epoch and when the training is
             interrupted; if it exists, the training continues from it. Further attempts have files of their own
             beside it.
-        tries: largest number of attempts. After a divergence the training starts over from the original weights at
+        tries: largest number of attempts. Where one did harm the training starts over from the original weights at
             a quarter of the rate.
+        check: looks at the network after an attempt, in evaluation mode; raises ``DivergedError`` where it became
+            worse.
 
     Raises:
-        DivergedError: the last attempt diverged, too; the network has its original weights.
+        DivergedError: the last attempt did harm, too; the network has its original weights.
         InputError: masks or examples do not match, or the checkpoint belongs to another training.
         KeyboardInterrupt: interrupted; the step was completed and the checkpoint written.
     """
@@ -393,12 +401,14 @@ def fine_tune(
         path = first if first is None or not number else first.with_stem(f"{first.stem}-{number}")
         run = _Run(network, examples, tried, kept, teacher)
         if path is not None:
-            run.mark = fingerprint(state(network), tried, masks or {}, len(examples))
+            run.mark = fingerprint(state(network), tried, masks or {}, examples)
             if path.exists():
                 run.resume(read_checkpoint(path, run.mark))
         try:
             with _interruptible() as interrupted:
                 run.train(progress, path, interrupted)
+            if check is not None:
+                check()
             break
         except DivergedError as error:
             load_state(network, before)
@@ -419,17 +429,19 @@ def fine_tune_or_keep(
     checkpoint: Path,
     masks: Masks | None = None,
     teacher: Any = None,
+    check: Callable[[], None] | None = None,
 ) -> FineTuning:
-    """Train a network in place; if it diverges at lower rates, too, it keeps its original weights.
+    """Train a network in place; where lower rates do harm, too, it keeps its original weights.
 
     Args:
         network: it is in evaluation mode afterwards.
         examples: training data.
         recipe: parameters of the training.
         notify: receives messages on the progress.
-        checkpoint: see :func:`fine_tune`; so are ``masks`` and ``teacher``.
+        checkpoint: see :func:`fine_tune`; so are ``masks``, ``teacher`` and ``check``.
         masks: weight -> which of its elements are kept.
         teacher: source of answers beside the labels.
+        check: looks at the network after an attempt.
 
     Raises:
         KeyboardInterrupt: interrupted; the checkpoint is written, the network is in an intermediate state.
@@ -443,12 +455,14 @@ def fine_tune_or_keep(
             progress=progress,
             checkpoint=checkpoint,
             tries=TRIES,
+            check=check,
         )
     except DivergedError as error:
         tried = ", ".join(f"{rate:g}" for rate in rates(recipe))
-        return FineTuning(None, f"not fine-tuned: training diverged at rates of {tried} ({error.what})")
+        return FineTuning(None, f"not fine-tuned: training diverged or did harm at rates of {tried} ({error.what})")
     if done.rate < recipe.rate:
-        return FineTuning(done, f"fine-tuning diverged at a rate of {recipe.rate:g}, and was repeated at {done.rate:g}")
+        note = f"fine-tuning at a rate of {recipe.rate:g} diverged or did harm, and was repeated at {done.rate:g}"
+        return FineTuning(done, note)
     return FineTuning(done)
 
 
@@ -463,7 +477,7 @@ def as_progress(what: str, notify: Notify) -> Callable[[Progress], None]:
 
 
 def rates(recipe: Recipe, tries: int = TRIES) -> tuple[float, ...]:
-    """Learning rates of the attempts, each for a divergence at the one before."""
+    """Learning rates of the attempts, each for harm at the one before."""
     return tuple(recipe.rate / _LOWER**number for number in range(tries))
 
 
@@ -475,6 +489,7 @@ class _Run:
     ) -> None:
         self.network, self.examples, self.recipe, self.teacher = network, examples, recipe, teacher
         self.kept = [(network.weights[name], mask) for name, mask in masks.items()]
+        self.trained = list(network.weights.values())
         self.mark = ""
         self.batch = min(recipe.batch, len(examples))
         self.in_epoch = len(examples) // self.batch
@@ -571,6 +586,7 @@ class _Run:
         value = float(loss.detach())
         if not math.isfinite(value):
             raise DivergedError(f"the loss is {value} at step {self.step}", where="training", remedy=_REMEDY)
+        self._clip()
         self.optimiser.step()
         self._mask()
         self.step += 1
@@ -601,6 +617,13 @@ class _Run:
         with torch.no_grad():
             for weight, mask in self.kept:
                 weight.mul_(mask)
+
+    def _clip(self) -> None:
+        if math.isfinite(self.recipe.clip):
+            for weight, mask in self.kept:
+                if weight.grad is not None:
+                    weight.grad.mul_(mask)
+            torch.nn.utils.clip_grad_norm_(self.trained, self.recipe.clip)
 
     def _progress_of(self, recent: list[float]) -> Progress:
         return Progress(

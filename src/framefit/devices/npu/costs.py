@@ -17,6 +17,7 @@ from framefit.core.model import Layer, Model, configuration, epilogue_groups
 from framefit.core.model.builtin import load_model
 from framefit.core.run_record import CycleReport, LayerCycles
 from framefit.core.settings import verb
+from framefit.core.sparsity import SparsityResult
 from framefit.core.target import Target, Unit, resolve_target, target_file
 from framefit.devices.npu.cycles import CycleModel, Ratios, check_support, unit_named
 from framefit.devices.npu.work import Method, layer_work
@@ -203,9 +204,12 @@ def cycles(settings: CyclesSettings) -> CycleReport:
         loaded = loaded.grouped(epilogue_groups(loaded))
     described = target if isinstance(target, Target) else resolve_target(target)
     source = pricing(target, loaded, settings.unit)
-    layers = source.layers(
-        loaded, weight_sparsity=settings.weight_sparsity, activation_sparsity=settings.activation_sparsity
-    )
+    zeros: Ratios = settings.activation_sparsity
+    if settings.activations is not None:
+        if zeros != 0.0:
+            raise InputError("activations and activation_sparsity exclude each other", remedy="give one of them")
+        zeros = _zeros_of(loaded, settings.activations)
+    layers = source.layers(loaded, weight_sparsity=settings.weight_sparsity, activation_sparsity=zeros)
     report = CycleReport(
         model=loaded.name,
         target=described.name,
@@ -220,6 +224,23 @@ def cycles(settings: CyclesSettings) -> CycleReport:
     if output is not None:
         write_record(output, report, force=settings.force)
     return report
+
+
+def _zeros_of(model: Model, path: str) -> list[float]:
+    """Zeros in each layer's input, from the result of a search for sparsity."""
+    result = read_record(path, SparsityResult)
+    if result.chosen is None:
+        raise InputError("the search has no result yet", where=path, remedy="let it end: framefit sparsify --resume")
+    zeros = {layer.name: layer.activation_sparsity_ratio for layer in result.configurations[result.chosen].layers}
+    layer_of = {node: index for index, layer in enumerate(model.layers) for node in layer.nodes}
+    if missing := [name for name in zeros if name not in layer_of]:
+        raise InputError(
+            f"layer {missing[0]!r} is not in model {model.name!r}", where=path, remedy="give the model of this search"
+        )
+    ratios = [0.0] * len(model.layers)
+    for name, ratio in zeros.items():
+        ratios[layer_of[name]] = ratio
+    return ratios
 
 
 def pricing(target: str | Path | Target, model: Model, unit: str | None = None) -> CostSource:
