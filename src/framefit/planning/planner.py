@@ -128,8 +128,8 @@ class _Planner:
         tasks, events, beat = self._with_events(placing, tasks, beat)
         tasks, timetable = self._placed(placing, tasks, beat)
         if not timetable.feasible:
-            told = placing.explained if request.explained else placing.with_binding
-            timetable = told(timetable, tasks, beat)
+            explain = placing.explained if request.explained else placing.with_binding
+            timetable = explain(timetable, tasks, beat)
         timetable, tasks = with_events(timetable, beat), [*tasks, *events]
         by_name = {model.entry.name: model for model in wired}
         wired = [by_name[task.name] for task in tasks]

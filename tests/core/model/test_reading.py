@@ -255,7 +255,7 @@ def test_a_file_is_read_again_once_it_has_changed(tmp_path: Path) -> None:
     assert Model.load(path).digest == Model.load(path, name="again").digest != loaded.digest
 
 
-def test_constants_that_look_alike_are_told_apart(tmp_path: Path) -> None:
+def test_constants_that_look_alike_are_different(tmp_path: Path) -> None:
     """Models in use are known by every value of their constants, also of arrays that print alike."""
     nodes = [helper.make_node("Add", ["x", "k"], ["y"])]
     path = write(tmp_path / "m.onnx", nodes, [info("x", [2000]), info("k", [2000])], [info("y", [2000])])
