@@ -11,7 +11,7 @@ import pytest
 from simulated import UNIT, fused, noisy_table, random_network, true_layers_ns, with_overhead
 
 from framefit import InputError, Model, resolve_target
-from framefit.core.latency_table import AdditivityAudit, LatencyTable, MeasuredNetwork
+from framefit.core.latency_table import LARGE_BYTES, AdditivityAudit, LatencyTable, MeasuredNetwork
 from framefit.core.model import epilogue_groups
 from framefit.latency.audit import audit, audit_networks, audited_network
 from framefit.latency.estimate import Estimator
@@ -113,6 +113,21 @@ def test_one_network_that_nothing_explains_does_not_spoil_the_error_of_all() -> 
     found = audited(pairs)
     assert found.greatest_error_ratio > 0.5
     assert found.correction.error_ratio < 0.05
+
+
+def test_networks_that_exceed_a_cores_cache_have_an_error_of_their_own() -> None:
+    """What their weights cost depends on who else uses the caches; small networks' intervals stay narrow."""
+    random = np.random.default_rng(5)
+
+    def whole(plain: float, terms: Terms) -> float:
+        return plain * (1 + random.uniform(-0.2, 0.2) * (terms.weight_bytes > LARGE_BYTES))
+
+    networks = [model.grouped(epilogue_groups(model)) for model in audit_networks()]
+    pairs = [(model, whole(sum(true_layers_ns(model, VPU)), terms_of(model))) for model in networks]
+    table = noisy_table(networks, VPU, random)
+    estimator = Estimator(table, UNIT)
+    found = audit([audited_network(model, ns, estimator) for model, ns in pairs]).correction
+    assert found.error_ratio_of(1 << 20) < found.error_ratio_of(8 << 20) == found.large_error_ratio > 0.07
 
 
 def test_what_is_additive_stays_as_it_is() -> None:

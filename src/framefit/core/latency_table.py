@@ -47,6 +47,10 @@ __all__ = [
 ]
 
 
+LARGE_BYTES = 4 << 20
+"""Weights of a network that evict each other from the caches of one core, and come from those that cores share."""
+
+
 class Correction(Record, kw_only=True):
     """Correction of the plain sum of layers, from the audit of whole networks.
 
@@ -57,6 +61,7 @@ class Correction(Record, kw_only=True):
 
     Attributes:
         error_ratio: standard deviation of the relative error of networks that were left out of the fit.
+        large_error_ratio: the same of networks of more than :data:`LARGE_BYTES`; 0: as all.
         networks: number of audited networks; 0: none.
     """
 
@@ -66,7 +71,13 @@ class Correction(Record, kw_only=True):
     weight_ns_per_byte: float = 0.0
     node_ns: float = 0.0
     error_ratio: float = 0.0
+    large_error_ratio: float = 0.0
     networks: int = 0
+
+    def error_ratio_of(self, weight_bytes: int) -> float:
+        """Standard deviation of the relative error of a network of so many bytes of weights."""
+        large = weight_bytes > LARGE_BYTES and self.large_error_ratio
+        return self.large_error_ratio if large else self.error_ratio
 
     def __post_init__(self) -> None:
         for name, value in (

@@ -34,7 +34,14 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.files import cache_folder, read_record
-from framefit.core.latency_table import AdditivityAudit, AuditedNetwork, Correction, LatencyTable, MachineCorrection
+from framefit.core.latency_table import (
+    LARGE_BYTES,
+    AdditivityAudit,
+    AuditedNetwork,
+    Correction,
+    LatencyTable,
+    MachineCorrection,
+)
 from framefit.core.model import GraphBuilder, Model
 from framefit.devices.device import Device
 from framefit.errors import InputError
@@ -127,6 +134,7 @@ def audit(networks: Sequence[AuditedNetwork]) -> AdditivityAudit:
         if column.any() and value
     ]
     off = np.abs(left_out / measured - 1)
+    large = np.asarray([network.weight_bytes > LARGE_BYTES for network in networks])
     whole_off = np.abs((left_out + overhead) / whole - 1)
     return AdditivityAudit(
         correction=Correction(
@@ -135,7 +143,8 @@ def audit(networks: Sequence[AuditedNetwork]) -> AdditivityAudit:
             evicting_bytes=evicting_bytes if values["evicted_ratio"] else 0,
             weight_ns_per_byte=values["weight_ns_per_byte"],
             node_ns=values["node_ns"],
-            error_ratio=max(float(np.quantile(off, _OFTEN)) / Z90, _LEAST_ERROR),
+            error_ratio=_deviation(off),
+            large_error_ratio=_deviation(off[large]) if large.sum() >= LEAST_NETWORKS else 0.0,
             networks=len(networks),
         ),
         terms=tuple(seen),
@@ -151,6 +160,10 @@ def audit(networks: Sequence[AuditedNetwork]) -> AdditivityAudit:
 
 _NEUTRAL = np.asarray([float(name in CLASSES) for name in _TERMS])
 _EVICTED = _TERMS.index("evicted_ratio")
+
+
+def _deviation(off: Floats) -> float:
+    return max(float(np.quantile(off, _OFTEN)) / Z90, _LEAST_ERROR)
 
 
 def _columns(network: AuditedNetwork, evicting_bytes: int) -> list[float]:

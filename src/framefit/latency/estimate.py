@@ -158,7 +158,7 @@ class Estimator:
         else:  # a prediction does not know what the network itself took
             added = audited.left_out_ns - audited.plain_sum_ns - audited.overhead_ns
         total = max(plain + added + overhead, 0.0)
-        half = self._half_width(prices, total)
+        half = self._half_width(prices, total, terms_of(model).weight_bytes)
         timed = [price for price in prices if price.source != "view"]
         predicted = round(total), (max(math.floor(total - half), 0), math.ceil(total + half))
         whole_ns, interval_ns = predicted if measured is None else (measured.alone_ns, measured.alone_interval_ns)
@@ -260,7 +260,7 @@ class Estimator:
             + ("" if self._fallback else ", or let it be estimated with --fallback"),
         )
 
-    def _half_width(self, prices: Sequence[_Price], total: float) -> float:
+    def _half_width(self, prices: Sequence[_Price], total: float, weight_bytes: int) -> float:
         """Half of the total's 90 % interval."""
         shared: defaultdict[str, float] = defaultdict(float)
         for price in prices:
@@ -274,7 +274,7 @@ class Estimator:
         correction = self.table.correction
         if correction is None:
             return Z90 * math.sqrt(variance)
-        audited = student_quantile(correction.networks - 1) * correction.error_ratio * total
+        audited = student_quantile(correction.networks - 1) * correction.error_ratio_of(weight_bytes) * total
         return math.hypot(Z90 * math.sqrt(variance), audited)
 
     def _notes(self, model: Model, prices: Sequence[_Price], measured: MeasuredNetwork | None) -> tuple[str, ...]:
