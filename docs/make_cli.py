@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_origin
 
 from framefit.cli.commands import COMMANDS
+from framefit.cli.screen import Screen
 from framefit.core.settings import Option, options
 
 HEAD = """\
@@ -17,19 +18,27 @@ the same. In Python the function of a verb takes options by the names in the sec
 `framefit.run("app.toml", seconds=5)` is `framefit.run(RunSettings(app="app.toml", seconds=5))`. `--json` prints the \
 result as JSON on standard output, and nothing else, or without a result the reason (`error`, `what`, `where`, \
 `remedy`); progress and messages are on standard error. Exit codes: 0 done, \
-1 a valid negative answer, 2 wrong usage or input, 3 the device or runtime failed, 130 interrupted.
+1 a valid negative answer, 2 wrong usage or input, 3 the device or runtime failed, 130 interrupted. Where no workload \
+is named, `app.toml` of the current folder is meant. On a terminal one line shows what a command is doing; elsewhere \
+each step is a line on standard error. `framefit --install-completion` makes the shell complete commands, options and \
+their words.
+
+Every command also takes:
+
 """
+_HEADING = "| option | in Python | default | meaning |\n| --- | --- | --- | --- |\n"
 
 
 def reference() -> str:
     """The page."""
-    parts = [HEAD]
+    shared = options(Screen)
+    parts = [HEAD + _HEADING + "".join(_row(each, python=False) for each in shared.values())]
     for name, (verb, screen, command) in COMMANDS.items():
         text = (inspect.getdoc(command) or "").replace("\nExample: ", "\n    ")
         known = {} if verb is None else options(verb)
         rows = [_row(each, python=True) for each in known.values()]
-        rows += [_row(each, python=False) for each in options(screen).values() if each.name != "json"]
-        table = "| option | in Python | default | meaning |\n| --- | --- | --- | --- |\n" + "".join(rows)
+        rows += [_row(each, python=False) for each in options(screen).values() if each.name not in shared]
+        table = _HEADING + "".join(rows)
         record = "" if verb is None else f"\nSettings record: `{verb.__module__}.{verb.__qualname__}`.\n\n{table}"
         parts.append(f"## framefit {name}\n\n{text}\n{record}")
     return "\n".join(parts)

@@ -26,10 +26,12 @@ Framefit = Callable[..., Ended]
 
 
 def framefit_in(patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> Framefit:
-    """A function that calls ``framefit`` with its arguments, as the console script does."""
+    """A function that calls ``framefit`` with its arguments, as the console script does; quietly if not told else."""
 
-    def call(*arguments: object) -> Ended:
-        patch.setattr(sys, "argv", ["framefit", *map(str, arguments)])
+    def call(*arguments: object, steps: bool = False) -> Ended:
+        words = [*map(str, arguments)]
+        quiet = not steps and len(words) > 1 and not words[0].startswith("-")
+        patch.setattr(sys, "argv", ["framefit", *words, *["-q"] * quiet])
         capture.readouterr()
         with pytest.raises(SystemExit) as end:
             main()

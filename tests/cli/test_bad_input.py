@@ -159,7 +159,7 @@ def test_a_wrong_input_is_one_message(verb: str, case: str, framefit: Framefit, 
     make, named = CASES[case]
     workload = make(models)
     before = listing(tmp_path)
-    ended = framefit(verb, workload, "-o", tmp_path / "out")
+    ended = framefit(verb, workload, "-o", tmp_path / "out", "-q")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.startswith("framefit: ")
     assert ended.err.count("framefit: ") == 1
@@ -190,8 +190,8 @@ def test_an_existing_output_is_refused(verb: str, framefit: Framefit, models: Pa
 
 @pytest.mark.parametrize(
     "arguments",
-    [["plan"], ["plan", "app.toml", "--windows", "3"], ["run", "app.toml", "--windows", "0"], ["fly"]],
-    ids=["no workload", "unknown option", "no windows", "unknown command"],
+    [["plan", "app.toml", "--windows", "3"], ["run", "app.toml", "--windows", "0"], ["fly"]],
+    ids=["unknown option", "no windows", "unknown command"],
 )
 def test_a_wrong_call_is_a_usage_error(arguments: list[str], framefit: Framefit) -> None:
     """Exit code 2, nothing on stdout, and a hint at --help."""
@@ -281,8 +281,11 @@ AT_ONCE: dict[str, list[str]] = {
     "estimate board.table.json --table small.onnx": [f"board.table.json: is {TABLE}, {NOT_ONNX}"],
     "estimate data.npz --table board.table.json": [f"data.npz: is an archive of arrays (.npz), {NOT_ONNX}"],
     "treeify app.toml --data data.npz": [f"app.toml: is {APP}, {NOT_ONNX}"],
-    "run saved": ["saved: is a folder without a plan", "app.toml"],
-    "plan saved": ["saved: cannot be read: Is a directory"],
+    "run saved": ["saved: is a folder, not a workload (app.toml)", "give the path of an app.toml"],
+    "plan saved": ["saved: is a folder, not a workload (app.toml)", "give the path of an app.toml"],
+    "plan .": [".: is a folder, not a workload (app.toml)", "give the workload in it, app.toml"],
+    "plan planned": ["it holds a plan", "framefit run planned"],
+    "fit networks": ["framefit init networks/*.onnx"],
     # names and values
     "cycles detectr --target vpu": ["no built-in model 'detectr'", "did you mean 'detector'?"],
     "cycles small --target vpu": ["no built-in model 'small'", "detector, depth"],
@@ -296,7 +299,8 @@ AT_ONCE: dict[str, list[str]] = {
     "plan app.toml --windows 3": ["No such option: --windows"],
     "plann app.toml": ["No such command 'plann'", "'plan'"],
     "fly": ["No such command 'fly'"],
-    "plan": ["APP.toml"],
+    "plan app.toml -q -v": ["--quiet and --verbose contradict each other"],
+    "plan app.toml --log-file saved": ["saved: cannot be written"],
     "plan app.toml app.toml": ["extra argument", "app.toml"],
     "cycles small.onnx": ["--target"],
     "estimate small.onnx": ["--table"],
@@ -365,6 +369,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "frames.npz", np.zeros((4, 16, 16, 3), np.float32))
     write_dynamic(folder / "dynamic.onnx")
     (folder / "saved").mkdir()
+    for name in ("planned/timetable.json", "networks/a.onnx"):
+        (folder / name).parent.mkdir()
+        (folder / name).touch()
     (folder / "saved" / "saved_model.pb").write_bytes(b"\x08\x01")
     (folder / "board.table.json").write_text('{"fingerprint": {}, "entries": []}')
     for name, content in {
@@ -410,7 +417,7 @@ def test_a_wrong_use_is_answered(
     assert (ended.code, ended.out) == (2, ""), ended
     for part in ({**AT_ONCE, **LATER})[use]:
         assert part in ended.err
-    assert ended.err.startswith("framefit: ") or "--help" in ended.err
+    assert "framefit: " in ended.err or "--help" in ended.err
     assert "remedy: " in ended.err or "--help" in ended.err
     assert sorted(path.name for path in folder.iterdir()) == before
 
@@ -431,6 +438,15 @@ for use in {[*AT_ONCE]}:
 """
     ended = subprocess.run([sys.executable, "-c", script], cwd=folder, check=True, capture_output=True, text=True)
     assert (ended.stdout, ended.stderr) == ("", "")
+
+
+def test_without_a_workload_one_is_looked_for_here(framefit: Framefit) -> None:
+    """The message says which file is missing, and what writes one."""
+    for verb in ("plan", "run", "simulate", "fit"):
+        ended = framefit(verb)
+        assert (ended.code, ended.out) == (2, "")
+        assert "this folder has no app.toml" in ended.err
+        assert "framefit init" in ended.err
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])

@@ -9,7 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from framefit.cli.options import Screen, add_command
+from framefit.cli.options import add_command
+from framefit.cli.screen import Screen
 from framefit.core.settings import Settings, option, options, settings_of
 from framefit.core.sparsity import SolverName
 from framefit.fit.settings import FitOptions

@@ -16,7 +16,7 @@ app = typer.Typer(
     name="framefit",
     help="Fits several neural networks into every frame of a small device, and proves it.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from framefit.cli.options import Command, Screen, add_command
-from framefit.cli.screen import Interrupt, Positions, Progress, show, show_json, show_line
+from framefit.cli.options import Command, add_command
+from framefit.cli.screen import Interrupt, Positions, Progress, Screen, show, show_json, show_line
 from framefit.core.files import check_new
 from framefit.core.settings import OverwriteFile, Settings, option, settings_of
 from framefit.core.sparsity import SparsifyOptions
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from framefit.workflows.record import RunResult
 
 
-S = TypeVar("S", bound=Settings)
-COMMANDS: dict[str, tuple[type[Settings] | None, type[Settings], Command[Any]]] = {}
+S = TypeVar("S", bound=Screen)
+COMMANDS: dict[str, tuple[type[Settings] | None, type[Screen], Command[Any]]] = {}
 """Name -> the verb's settings, what the command line has beside them, and what does the work."""
 
 
@@ -69,7 +69,7 @@ def demo(given: dict[str, Any], screen: Screen) -> int:
     from framefit.workflows.demo import demo
     from framefit.workflows.report import report_place
 
-    with Interrupt() as interrupt, Progress() as progress:
+    with Interrupt() as interrupt, Progress(screen) as progress:
         plan, result = demo(**given, notify=progress, stop=interrupt, on_idle=progress.windows)
     if screen.json:
         show_json(result.metrics)
@@ -128,7 +128,7 @@ def measure(given: dict[str, Any], screen: MeasureScreen) -> int:
     from framefit.latency.measure import measure
     from framefit.report.terminal import view
 
-    with Interrupt() as interrupt, Progress() as progress:
+    with Interrupt() as interrupt, Progress(screen) as progress:
         table = measure(**given, stop=interrupt, notify=progress, on_round=progress.rounds)
     show_json(table) if screen.json else show(view(table))
     return 130 if interrupt.asked else 0
@@ -148,7 +148,7 @@ def calibrate(given: dict[str, Any], screen: Screen) -> int:
     from framefit.latency.measure import calibrate
     from framefit.report.terminal import view
 
-    with Interrupt() as interrupt, Progress() as progress:
+    with Interrupt() as interrupt, Progress(screen) as progress:
         correction = calibrate(**given, stop=interrupt, notify=progress, on_round=progress.rounds)
     show_json(correction) if screen.json else show(view(correction))
     return 130 if interrupt.asked else 1 if correction.refused else 0
@@ -232,8 +232,8 @@ def fit(given: dict[str, Any], screen: Screen) -> int:
     from framefit.fit.loop import fit
     from framefit.report.terminal import view
 
-    with Progress() as progress:
-        fitted = fit(**given, notify=progress, on_step=progress.step)
+    with Progress(screen) as progress:
+        fitted = fit(**given, notify=progress, on_step=progress)
     show_json(fitted.result) if screen.json else show(view(fitted.result, folder=fitted.folder))
     return 130 if fitted.result.interrupted else 0 if fitted.result.fits else 1
 
@@ -275,7 +275,7 @@ def plan(given: dict[str, Any], screen: PlanScreen) -> int:
     from framefit.report.terminal import view
     from framefit.workflows.plan import plan
 
-    with Progress() as progress:
+    with Progress(screen) as progress:
         planned = plan(**given, notify=progress)
     timetable, workload = planned.timetable, planned.workload
     content = PlanContent(timetable, workload, explain(timetable, workload))
@@ -335,7 +335,7 @@ def _play(verb: Callable[..., RunResult], given: dict[str, Any], screen: RunScre
     """Run or simulate until Ctrl-C, show the result, and give the exit code that it means."""
     from framefit.workflows.report import write_views
 
-    with Interrupt() as interrupt, Progress() as progress:
+    with Interrupt() as interrupt, Progress(screen) as progress:
         result = verb(**given, notify=progress, stop=interrupt, on_idle=progress.windows)
         progress("profiling the trace")
         write_views(result.folder, result.profile)
@@ -387,7 +387,7 @@ def profile(given: dict[str, Any], screen: ProfileScreen) -> int:
     from framefit.workflows.profile import profile, run_profile_folder, write_numbered_profile
 
     trace = Path(given["trace"])
-    with Progress() as progress:
+    with Progress(screen) as progress:
         profiled = profile(**({"output": run_profile_folder(trace)} | given), notify=progress)
         if profiled.folder is None:
             progress("writing the profile")
@@ -441,7 +441,7 @@ def report(given: dict[str, Any], screen: Screen) -> None:
     from framefit.core.run_record import ReportPage
     from framefit.workflows.report import write_report
 
-    with Progress() as progress:
+    with Progress(screen) as progress:
         page = write_report(**given, notify=progress)
     show_json(ReportPage(page=str(page))) if screen.json else show(f"report: {page} (open it in a browser)")
 
@@ -465,7 +465,7 @@ def inject_loss(given: dict[str, Any], screen: Screen) -> None:
     from framefit.report.terminal import view
     from framefit.workflows.inject import StudiedLosses, inject_loss
 
-    with Progress() as progress:
+    with Progress(screen) as progress:
         injected = inject_loss(**given, notify=progress)
     if isinstance(injected, StudiedLosses):
         page = f"\nstudy: {injected.folder}/report.html (open it in a browser)"
@@ -487,7 +487,7 @@ def sparsify(given: dict[str, Any], screen: Screen) -> int:
     from framefit.report.terminal import view
     from framefit.workflows.search import sparsify
 
-    with Progress() as progress:
+    with Progress(screen) as progress:
         search = sparsify(**given, notify=progress)
     show_json(search.result) if screen.json else show(view(search.result), f"\nresult: {search.folder}")
     return 130 if search.result.interrupted else 0 if search.result.satisfied else 1
@@ -504,7 +504,7 @@ def treeify(given: dict[str, Any], screen: Screen) -> int:
     from framefit.report.terminal import view
     from framefit.workflows.search import treeify
 
-    with Progress() as progress:
+    with Progress(screen) as progress:
         search = treeify(**given, notify=progress)
     show_json(search.result) if screen.json else show(view(search.result), f"\nresult: {search.folder}")
     return 0 if search.result.chosen is not None else 1
@@ -519,7 +519,7 @@ def rtl(given: dict[str, Any], screen: Screen) -> None:
     from framefit.report.terminal import view
     from framefit.trees.rtl import rtl
 
-    with Progress() as progress:
+    with Progress(screen) as progress:
         built = rtl(**given, notify=progress)
     show_json(built.report) if screen.json else show(view(built.report), f"\nresult: {built.folder}")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from framefit.core.files import check_new
-from framefit.core.formats import check_model, check_model_file
+from framefit.core.formats import BUILTIN_MODELS, check_model, check_model_file, check_workload_file
 from framefit.core.settings import Option
 from framefit.errors import InputError
 
@@ -25,6 +25,8 @@ def check_inputs(every: Mapping[str, Option], given: Mapping[str, Any]) -> None:
     Raises:
         InputError: one is missing, is visibly of another kind, is malformed, or exists and must not be overwritten.
     """
+    if "resume" not in given:
+        _check_default(every, given)
     for name, value in given.items():
         names = every[name].names
         if names == "new path":
@@ -46,17 +48,36 @@ def _texts(value: Any) -> Iterable[str]:
     return (text for text in values if isinstance(text, str))
 
 
+def known_words(option: Option) -> list[str]:
+    """Words that an option takes, beside numbers and paths: for completion, and for messages that name the nearest."""
+    words = [str(word) for word in (*option.choices, option.none) if word is not None]
+    if option.names == "target":
+        from framefit.core.target import BUILTIN_TARGETS
+
+        words += BUILTIN_TARGETS
+    elif option.names in ("model", "module"):
+        words += BUILTIN_MODELS
+    return words
+
+
+def _check_default(every: Mapping[str, Option], given: Mapping[str, Any]) -> None:
+    """Check that the workload that is used where none is named is there."""
+    for name, option in every.items():
+        if option.names in ("workload", "workload or plan") and name not in given and not Path(option.default).exists():
+            raise InputError(
+                f"no {option.flag} is given, and this folder has no {option.default}",
+                remedy="name one, or write one with framefit init MODEL.onnx",
+            )
+
+
 def _check_app(path: Path, *, plans: bool, target: str | None) -> None:
     from framefit.core.target import resolve_target
     from framefit.core.workload import load_workload
 
-    if plans and path.is_dir() and not (path / "timetable.json").exists():
-        raise InputError(
-            "is a folder without a plan", where=path, remedy="give an app.toml, or the folder of a plan or a run"
-        )
-    if plans and (path.is_dir() or path.suffix == ".json"):
+    if plans and (path.suffix == ".json" or (path / "timetable.json").exists()):
         _check_path(str(path))
         return
+    check_workload_file(path)
     workload = load_workload(path)
     if target is None:
         resolve_target(workload.target, path.parent)

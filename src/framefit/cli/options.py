@@ -12,19 +12,13 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 import msgspec
 import typer
 
-from framefit.cli.inputs import check_inputs
-from framefit.cli.screen import show_json
+from framefit.cli.inputs import check_inputs, known_words
+from framefit.cli.screen import Screen, logged, show_json
 from framefit.core.files import Record
-from framefit.core.settings import Option, Settings, option, options, settings_of
+from framefit.core.settings import Option, Settings, options, settings_of
 from framefit.errors import FramefitError
 
 _METAVARS = {int: "N", float: "NUMBER", str: "TEXT"}
-
-
-class Screen(Settings, kw_only=True):
-    """What every command takes beside its verb's options."""
-
-    json: Annotated[bool, option("Print the result as JSON, and nothing else; without a result, the reason.")] = False
 
 
 class Reason(Record, kw_only=True):
@@ -41,7 +35,7 @@ class Reason(Record, kw_only=True):
     remedy: str | None
 
 
-S = TypeVar("S", bound=Settings)
+S = TypeVar("S", bound=Screen)
 Command = Callable[[dict[str, Any], S], int | None]
 """What does a verb's work: takes the options that were given to the verb, and the screen's; gives the exit code."""
 
@@ -69,7 +63,8 @@ def add_command(app: typer.Typer, name: str, verb: type[Settings] | None, screen
             check_inputs(every, given)
             if verb is not None and "resume" not in given:  # else what is missing is as it was
                 settings_of(verb, given)
-            code = command(given, screen_settings)
+            with logged(screen_settings):
+                code = command(given, screen_settings)
         except FramefitError as error:
             if values.get("json"):
                 reason = Reason(error=type(error).__name__, what=error.what, where=error.where, remedy=error.remedy)
@@ -107,6 +102,7 @@ def _parameter(each: Option, *, required: bool) -> inspect.Parameter:
     details = dict[str, Any](help=_help(each))
     if kind is not bool:
         details["metavar"] = _metavar(each)
+        details["autocompletion"] = lambda incomplete: [w for w in known_words(each) if w.startswith(incomplete)]
     if each.argument:
         info: Any = typer.Argument(show_default=False, **details)
     else:
@@ -171,7 +167,7 @@ def _read(each: Option, value: Any) -> Any:
 
 def _expected(each: Option, text: str) -> str:
     """What a value should have been, as the end of a sentence."""
-    words = [str(word) for word in (*each.choices, each.none) if word is not None]
+    words = known_words(each)
     near = difflib.get_close_matches(text, words, n=1)
     if near:
         return f"is unknown; did you mean {near[0]!r}?"

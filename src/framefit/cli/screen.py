@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import logging
+import platform
+import re
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+from framefit.core.settings import Settings, option
+from framefit.errors import FramefitError, InputError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -16,20 +24,130 @@ if TYPE_CHECKING:
     from framefit.profiling.streaming import StreamPosition
 
 
+logger = logging.getLogger(__name__)
 _CLEAR = "\r\x1b[2K"
 _REFRESH_S = 0.25
+_ESTIMATED_AFTER_S = 2.0  # of a bar: the time that is left is a guess before
+_REPEATED_AFTER_S = 10.0
+
+
+class Screen(Settings, kw_only=True):
+    """What every command takes beside its verb's options."""
+
+    json: Annotated[bool, option("Print the result as JSON, and nothing else; without a result, the reason.")] = False
+    quiet: Annotated[bool, option("Show the result and errors only: no progress, no notes.", "-q", "--quiet")] = False
+    verbose: Annotated[
+        bool,
+        option("Show each step on a line of its own, with the seconds since the start.", "-v", "--verbose"),
+    ] = False
+    log_file: Annotated[
+        str | None, option("Append all messages and each step to this file, with date and time.", metavar="PATH")
+    ] = None
+
+
+@contextlib.contextmanager
+def logged(screen: Screen) -> Iterator[None]:
+    """Send the package's messages to stderr, and to the log file, while a command is executed.
+
+    Raises:
+        InputError: the log file cannot be written, or options contradict each other.
+    """
+    if screen.quiet and screen.verbose:
+        raise InputError("--quiet and --verbose contradict each other", remedy="leave one of them out")
+    package = logging.getLogger("framefit")
+    handlers, before = [_messages(screen)], package.level
+    file = None if screen.log_file is None else _log_file(screen.log_file)
+    if file is not None:
+        handlers.append(file)
+    for handler in handlers:
+        package.addHandler(handler)
+    package.setLevel(min(handler.level for handler in handlers))
+    try:
+        if file is not None:
+            system = f"Python {platform.python_version()} on {platform.platform()}"
+            _log_alone(file, logging.INFO, f"{' '.join(sys.argv)} ({system})")
+        yield
+    except BaseException as error:
+        if file is not None:  # on stderr errors are written where the program ends
+            _log_alone(file, logging.ERROR, str(error) or type(error).__name__, error)
+        raise
+    finally:
+        package.setLevel(before)
+        for handler in handlers:
+            package.removeHandler(handler)
+            handler.close()
+
+
+def _messages(screen: Screen) -> logging.Handler:
+    """What is written to stderr: warnings, and each step where no line shows the newest one."""
+    handler = logging.StreamHandler()
+    if screen.quiet:
+        handler.setLevel(logging.ERROR)
+    elif screen.verbose:
+        handler.setLevel(logging.DEBUG)
+        handler.setFormatter(_Elapsed())
+    else:
+        handler.setLevel(logging.WARNING if sys.stderr.isatty() else logging.INFO)
+        handler.addFilter(_Repeated())
+    return handler
+
+
+def _log_file(path: str) -> logging.Handler:
+    try:
+        handler = logging.FileHandler(path, encoding="utf-8", errors="replace")
+    except (OSError, ValueError) as error:
+        what = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"cannot be written: {what}", where=path, remedy="check --log-file") from error
+    handler.setLevel(logging.DEBUG)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    return handler
+
+
+def _log_alone(handler: logging.Handler, level: int, message: str, error: BaseException | None = None) -> None:
+    """Give a message to one handler; an error that is none of the user's comes with its traceback."""
+    known = error is None or isinstance(error, FramefitError | KeyboardInterrupt)
+    details = None if known or error is None else (type(error), error, error.__traceback__)
+    handler.handle(logger.makeRecord(logger.name, level, __file__, 0, message, (), details))
+
+
+class _Elapsed(logging.Formatter):
+    """Messages with the seconds since the command began."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._start_s = time.time()
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{record.created - self._start_s:7.1f} s  {super().format(record)}"
+
+
+class _Repeated(logging.Filter):
+    """Leaves away a step that differs from the one before in figures only, for some seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._words, self._passed_s = "", 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        words = re.split(r"[:\d]", record.getMessage())[0]
+        repeated = words == self._words and record.created - self._passed_s < _REPEATED_AFTER_S
+        if record.levelno > logging.INFO or not repeated:
+            self._words, self._passed_s = words, record.created
+            return True
+        return False
 
 
 class Progress:
-    """A status line, on a terminal only; steps of minutes are told elsewhere, too.
+    """What a command is doing: a status line on a terminal, and a message of the log for each step.
 
     It draws when it is called, and never from a thread of its own: that would disturb
     what is being measured.
     """
 
-    def __init__(self) -> None:
-        self._on = sys.stderr.isatty()
+    def __init__(self, screen: Screen) -> None:
+        self._on = sys.stderr.isatty() and not (screen.quiet or screen.verbose)
         self._drawn_s = 0.0
+        self._bar_start: tuple[str, float, int] = ("", 0.0, 0)
 
     def __enter__(self) -> Progress:
         return self
@@ -39,15 +157,8 @@ class Progress:
 
     def __call__(self, message: str) -> None:
         """Say what is being done."""
+        logger.info(message)
         self._draw(f"{message} ...")
-
-    def step(self, message: str) -> None:
-        """Say which step begins: off a terminal, too, where each is a line."""
-        if self._on:
-            self._draw(f"{message} ...")
-        else:
-            sys.stderr.write(f"{message}\n")
-            sys.stderr.flush()
 
     def windows(self, begun: int, count: int) -> None:
         """Say how far a run is, a few times a second."""
@@ -59,10 +170,13 @@ class Progress:
 
     def _bar(self, doing: str, what: str, part: int, count: int) -> None:
         now = time.monotonic()
+        if self._bar_start[0] != doing or part < self._bar_start[2]:
+            self._bar_start = (doing, now, part)
         if self._on and now - self._drawn_s >= _REFRESH_S:
             self._drawn_s = now
             filled = 24 * part // max(count, 1)
-            self._draw(f"{doing} [{'#' * filled}{'.' * (24 - filled)}] {what} {part} of {count}")
+            left = _time_left(now - self._bar_start[1], part - self._bar_start[2], count - part)
+            self._draw(f"{doing} [{'#' * filled}{'.' * (24 - filled)}] {what} {part} of {count}{left}")
 
     def end(self) -> None:
         """Remove the line."""
@@ -72,6 +186,14 @@ class Progress:
         if self._on:
             sys.stderr.write(_CLEAR + text)
             sys.stderr.flush()
+
+
+def _time_left(taken_s: float, done: int, left: int) -> str:
+    """What is left at the pace so far, as the end of a line; empty: it is not known yet, or nothing."""
+    if taken_s < _ESTIMATED_AFTER_S or done < 1 or left < 1:
+        return ""
+    seconds = round(taken_s * left / done)
+    return f", {seconds} s left" if seconds < 120 else f", {seconds // 60} min left"
 
 
 class Interrupt:

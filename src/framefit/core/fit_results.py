@@ -37,7 +37,12 @@ StepOutcome = Literal["kept", "no gain", "too inaccurate", "failed", "verified",
 class FitSettings(Settings, kw_only=True):
     """Settings of a fit: ``--resume`` continues with them. Stored paths are absolute."""
 
-    app: Annotated[str, option("Workload to fit.", argument=True, metavar="APP.toml", names="workload")]
+    app: Annotated[
+        str,
+        option(
+            "Workload to fit (default: app.toml of this folder).", argument=True, metavar="APP.toml", names="workload"
+        ),
+    ] = "app.toml"
     target: Annotated[
         str | None,
         option(

@@ -17,7 +17,7 @@ import msgspec
 
 from framefit.errors import InputError
 
-__all__ = ["check_model", "check_model_file", "format_of"]
+__all__ = ["BUILTIN_MODELS", "check_model", "check_model_file", "check_workload_file", "format_of"]
 
 
 BUILTIN_MODELS = ("detector", "depth")
@@ -160,6 +160,21 @@ def check_model_file(path: Path) -> None:
         raise InputError(
             f"is {known.name}, not {ONNX.name}", where=path, remedy=known.remedy or "give the path of an ONNX file"
         )
+
+
+def check_workload_file(path: Path) -> None:
+    """Check that the path of a workload is no folder. Raises: InputError: it is; the message says what to give."""
+    if not path.is_dir():
+        return
+    if (path / "app.toml").is_file():
+        remedy = f"give the workload in it, {path / 'app.toml'}"
+    elif (path / "timetable.json").is_file():
+        remedy = f"it holds a plan, which framefit run {path} takes; only a workload is planned"
+    elif any(path.glob("*.onnx")):
+        remedy = f"write a workload for the models in it: framefit init {path / '*.onnx'}"
+    else:
+        remedy = "give the path of an app.toml"
+    raise InputError("is a folder, not a workload (app.toml)", where=path, remedy=remedy)
 
 
 def _folder_remedy(folder: Path) -> str:

@@ -16,6 +16,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 from framefit.core.files import Record, read_bytes, read_record
+from framefit.core.formats import check_workload_file
 from framefit.core.grid import Grid, merged
 from framefit.errors import InputError
 
@@ -639,6 +640,7 @@ def load_workload(path: str | Path) -> Workload:
         InputError: the file is missing, malformed or inconsistent.
     """
     path = Path(path)
+    check_workload_file(path)
     workload = read_record(path, Workload)
     _grids(workload, path)
     folder = path.resolve().parent

@@ -15,7 +15,12 @@ __all__ = ["DemoSettings", "PlanSettings", "ProfileSettings", "ReportSettings", 
 class PlanSettings(Settings, kw_only=True):
     """Options of ``framefit plan``."""
 
-    app: Annotated[str, option("Workload to plan.", argument=True, metavar="APP.toml", names="workload")]
+    app: Annotated[
+        str,
+        option(
+            "Workload to plan (default: app.toml of this folder).", argument=True, metavar="APP.toml", names="workload"
+        ),
+    ] = "app.toml"
     target: Annotated[
         str | None,
         option(
@@ -70,13 +75,13 @@ class SimulateSettings(Settings, kw_only=True):
     app: Annotated[
         Any,
         option(
-            "Workload to simulate, or a stored plan.",
+            "Workload to simulate, or a stored plan (default: app.toml of this folder).",
             argument=True,
             metavar="APP_OR_PLAN",
             python="a plan",
             names="workload or plan",
         ),
-    ]
+    ] = "app.toml"
     target: Annotated[
         str | None,
         option(
@@ -109,13 +114,13 @@ class RunSettings(Settings, kw_only=True):
     app: Annotated[
         Any,
         option(
-            "Workload to run, or a stored plan.",
+            "Workload to run, or a stored plan (default: app.toml of this folder).",
             argument=True,
             metavar="APP_OR_PLAN",
             python="a plan",
             names="workload or plan",
         ),
-    ]
+    ] = "app.toml"
     target: Annotated[
         str | None,
         option(
