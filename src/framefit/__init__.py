@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from framefit.runtime.program import Output, Request, Subscription
     from framefit.trees.rtl import rtl
     from framefit.workflows.demo import demo
+    from framefit.workflows.init import init, schema
     from framefit.workflows.inject import inject_loss
     from framefit.workflows.plan import plan
     from framefit.workflows.profile import profile
@@ -68,6 +69,7 @@ _HOME = {
     "estimate": "framefit.latency.estimate",
     "fit": "framefit.fit.loop",
     "follow": "framefit.profiling.streaming",
+    "init": "framefit.workflows.init",
     "inject_loss": "framefit.workflows.inject",
     "load_workload": "framefit.core.workload",
     "plan": "framefit.workflows.plan",
@@ -75,6 +77,7 @@ _HOME = {
     "resolve_target": "framefit.core.target",
     "rtl": "framefit.trees.rtl",
     "run": "framefit.workflows.run",
+    "schema": "framefit.workflows.init",
     "simulate": "framefit.workflows.run",
     "sparsify": "framefit.workflows.search",
     "measure": "framefit.latency.measure",
@@ -109,6 +112,7 @@ __all__ = [
     "estimate",
     "fit",
     "follow",
+    "init",
     "inject_loss",
     "load_workload",
     "measure",
@@ -118,6 +122,7 @@ __all__ = [
     "resolve_target",
     "rtl",
     "run",
+    "schema",
     "simulate",
     "sparsify",
     "table",

@@ -26,10 +26,12 @@ from framefit.profiling.settings import InjectLossSettings
 from framefit.trees.settings import RtlSettings
 from framefit.workflows.settings import (
     DemoSettings,
+    InitSettings,
     PlanSettings,
     ProfileSettings,
     ReportSettings,
     RunSettings,
+    SchemaSettings,
     SimulateSettings,
 )
 
@@ -84,6 +86,36 @@ def demo(given: dict[str, Any], screen: Screen) -> int:
         _show_run(result, detail="brief")
         show(f"report:     {report_place(result.folder)} (open it in a browser)")
     return 130 if result.interrupted else 0
+
+
+@_command(InitSettings, Screen)
+def init(given: dict[str, Any], screen: Screen) -> None:
+    """Write a first workload for your models: the smallest in every frame, the others in the remaining time.
+
+    Example: framefit init face.onnx depth.onnx --rate 25
+    """
+    from framefit.workflows.init import init
+
+    with Progress(screen) as progress:
+        first = init(**given, notify=progress)
+    if screen.json:
+        show_json(first)
+        return
+    others = f", {', '.join(first.background)} in the time that is left" if first.background else ""
+    show(f"workload: {first.app}: {first.priority} in every frame{others}\nnext: framefit plan {first.app}")
+
+
+@_command(SchemaSettings, Screen)
+def schema(given: dict[str, Any], screen: Screen) -> None:  # noqa: ARG001 - it is JSON in any case
+    """Show the JSON Schema of app.toml or target.toml, by which editors complete and check them.
+
+    Example: framefit schema app -o app.schema.json
+    """
+    from framefit.workflows.init import schema
+
+    text = schema(**given)
+    if "output" not in given:
+        typer.echo(text)
 
 
 @_command(CyclesSettings, Screen)

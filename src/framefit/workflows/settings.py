@@ -7,9 +7,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from framefit.core.settings import Settings, option
+from framefit.core.settings import InputShapes, OverwriteFile, Settings, option
 
-__all__ = ["DemoSettings", "PlanSettings", "ProfileSettings", "ReportSettings", "RunSettings", "SimulateSettings"]
+__all__ = [
+    "DemoSettings",
+    "InitSettings",
+    "PlanSettings",
+    "ProfileSettings",
+    "ReportSettings",
+    "RunSettings",
+    "SchemaSettings",
+    "SimulateSettings",
+]
 
 
 class PlanSettings(Settings, kw_only=True):
@@ -231,6 +240,37 @@ class ReportSettings(Settings, kw_only=True):
         ),
     ] = None
     force: Annotated[bool, option("Overwrite an existing page.")] = False
+
+
+class InitSettings(Settings, kw_only=True):
+    """Options of ``framefit init``."""
+
+    models: Annotated[
+        tuple[str, ...],
+        option("ONNX files of your models.", argument=True, metavar="MODEL.onnx...", many=True, names="model"),
+    ]
+    output: Annotated[
+        str,
+        option("Workload to write; its schema comes beside it.", "-o", "--output", metavar="PATH", names="new path"),
+    ] = "app.toml"
+    target: Annotated[str, option("A built-in target, or path of a target.toml.", metavar="TARGET", names="target")] = (
+        "cpu"
+    )
+    rate_hz: Annotated[float, option("Frames a second.", "--rate", metavar="HZ", gt=0)] = 30.0
+    shapes: InputShapes = {}
+    force: OverwriteFile = False
+
+
+class SchemaSettings(Settings, kw_only=True):
+    """Options of ``framefit schema``."""
+
+    kind: Annotated[Literal["app", "target"], option("Kind of file: an app.toml or a target.toml.", argument=True)] = (
+        "app"
+    )
+    output: Annotated[
+        str | None, option("Write it to this file.", "-o", "--output", metavar="PATH", names="new path")
+    ] = None
+    force: OverwriteFile = False
 
 
 class DemoSettings(Settings, kw_only=True):
