@@ -45,6 +45,14 @@ def sections(page: Path) -> list[str]:
     return re.findall(r'<section class="part" id="([\w-]+)"', page.read_text(encoding="utf-8"))
 
 
+def test_a_folder_of_a_plan_is_shown_as_its_plan(left: Path, tmp_path: Path) -> None:
+    """``framefit plan -o FOLDER`` writes it, with the instructions of the units."""
+    folder = tmp_path / "plan"
+    folder.mkdir()
+    shutil.copy(left / "run" / "timetable.json", folder)
+    assert sections(write_report(folder)) == ["plan-1"]
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

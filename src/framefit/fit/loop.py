@@ -68,7 +68,9 @@ class Proof:
 
 
 def proven(situation: Situation, settings: FitSettings, folder: Path, table: Path, notify: Notify) -> Proof:
-    """Run a plan that fits, profile it, and write what layers took into a latency table.
+    """Simulate or run a plan that fits; of a run, write what layers took into a latency table.
+
+    A simulation's layers take what the description says: profiling it would take longer than the fit.
 
     Sinks stay closed: nothing that the user has is written.
 
@@ -76,7 +78,7 @@ def proven(situation: Situation, settings: FitSettings, folder: Path, table: Pat
         situation: its plan.
         settings: length, seed and what may be missed.
         folder: gets the run folder.
-        table: is written, or updated.
+        table: is written, or updated, by a run.
         notify: receives what is being done.
 
     Raises:
@@ -90,7 +92,7 @@ def proven(situation: Situation, settings: FitSettings, folder: Path, table: Pat
         output=folder,
         force=True,
         seed=settings.seed,
-        update_table=table,
+        update_table=None if situation.described else table,
         notify=notify,
     )
     if result.interrupted:

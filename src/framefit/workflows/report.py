@@ -48,9 +48,8 @@ _PERFETTO = "trace.pftrace"
 _SHOWN_WINDOWS = 8  # on a terminal
 _DRAWN_FROM = 32  # windows: what began in those shown may end later
 _REMEDY = (
-    "give run folders (of framefit run or simulate), profile folders, studies of losses, folders of framefit sparsify, "
-    "treeify or fit, "
-    "timetable.json or *.table.json"
+    "give folders of framefit run, simulate, plan, profile, inject-loss --repeat, sparsify, treeify or fit, or their "
+    "timetable.json, *.table.json or other results"
 )
 
 
@@ -249,6 +248,7 @@ _FOLDERS: dict[str, Callable[[Path], Content]] = {  # by the file that only such
     "profile.json": _profile,
     "loss_study.json": lambda folder: read_record(folder / "loss_study.json", LossStudy),
     "result.json": lambda folder: _content(folder / "result.json"),
+    "timetable.json": lambda folder: _content(folder / "timetable.json"),
 }
 _FILES: tuple[tuple[set[str], Callable[[Path], Content]], ...] = (  # by keys that only such a file has
     ({"hyperperiod_windows", "models", "windows"}, lambda path: PlanContent(read_record(path, Timetable))),
