@@ -35,4 +35,4 @@ def test_what_is_no_result(framefit: Framefit, tmp_path: Path) -> None:
     assert ended.code == 2
     assert ended.out == ""
     assert ended.err.startswith("framefit: ")
-    assert "run folders" in ended.err
+    assert "folders of framefit run" in ended.err
