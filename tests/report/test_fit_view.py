@@ -106,7 +106,7 @@ def test_a_fit_that_succeeded_shows_how() -> None:
     for told in (
         "[tags] background 9.00 ms 9.00 ms 15 of 30 Hz 30 of 30 Hz",
         "1 kept 88.0 % 125.0 % 90.0 % 91.00 % -> 90.50 % 3.2 s quantise",
-        "[tags] 91.00 % 90.00 % (88.00 to 92.00 %) 1.00 points 1,000 0.00 points int8",
+        "[tags] 91.00 % 90.00 % (88.00 to 92.00 %) 1.00 points 1,000 0.00 points [tags] int8",
         "out/app.toml",
         "out/measured.table.json",
     ):

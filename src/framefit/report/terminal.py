@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -38,6 +38,7 @@ __all__ = ["view"]
 
 _BAR_CELLS, _SHARE_CELLS = 12, 40
 _MOST_BARRED = 5  # columns: wider tables have no room for bars
+_LEAST_NAME, _LEAST_WORDS = 12, 18  # characters in which a name or a sentence is readable
 _STYLES: dict[Tone, str] = {
     "": "",
     "good": "green",
@@ -103,7 +104,7 @@ def _quantities(quantities: Sequence[Quantity]) -> RenderableType:
 def _block(block: Block) -> list[RenderableType]:
     match block:
         case Section():
-            return [_table(block)]
+            return [_Table(block)]
         case Sentences():
             return [_headed(block.title, _list(block.items))]
         case Prose():
@@ -124,38 +125,89 @@ def _headed(title: str, block: RenderableType) -> RenderableType:
     return Group(Text(title, style="bold"), block)
 
 
-def _table(section: Section) -> RenderableType:
-    """A table without frame; where it is narrow, names are shortened and sentences folded."""
-    shown = [at for at, column in enumerate(section.columns) if not column.page]
-    more = len(section.rows) - section.most
-    caption = " ".join(filter(None, [section.note, f"... {more} more" if more > 0 else ""]))
-    table = Table(
-        title=Text(section.title, style="bold"),
-        caption=Text(caption, style="dim") if caption else None,
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-        header_style="dim",
-    )
-    table.title_justify = table.caption_justify = "left"
-    for at in shown:
-        column = section.columns[at]
-        if column.kind == "figure":
-            table.add_column(column.name, justify="right", no_wrap=True)
-        else:
-            table.add_column(column.name, overflow="fold")
-    before = ""
-    for row in section.rows[: section.most]:
-        cells = [_cell(row[at], bars=len(shown) <= _MOST_BARRED) for at in shown]
-        for at, cell in zip(shown, cells, strict=True):
-            if section.columns[at].short:
-                cell.no_wrap, cell.overflow = True, "ellipsis"
-        if cells and section.columns[shown[0]].kind == "name":  # of rows about one thing, the first one names it
-            name = cells[0].plain
-            cells[0] = Text("") if name == before and _repeats(section) else cells[0]
-            before = name
-        table.add_row(*cells)
-    return table
+class _Table:
+    """A table without frame that stays readable where it is narrow.
+
+    Names are shortened and sentences folded. Where words would get less than a few each, they stand below the table,
+    each row's on a line of its own; figures that still have no room are left out from the right, and it says so.
+    """
+
+    def __init__(self, section: Section) -> None:
+        self._section = section
+        self._cells = [
+            [_cell(cell, bars=sum(not column.page for column in section.columns) <= _MOST_BARRED) for cell in row]
+            for row in section.rows[: section.most]
+        ]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The table, and what stands below it."""
+        columns = self._section.columns
+        shown = [at for at, column in enumerate(columns) if not column.page]
+        below: list[int] = []
+        if self._needed(shown) > options.max_width:
+            below = [at for at in shown if columns[at].kind == "words" and at != shown[0]]
+            shown = [at for at in shown if at not in below]
+        dropped: list[str] = []
+        while self._needed(shown) > options.max_width and columns[shown[-1]].kind == "figure" and len(shown) > 2:
+            dropped.insert(0, columns[shown.pop()].name)
+        yield self._table(shown, dropped)
+        if below:
+            yield self._lines(shown[0], below)
+
+    def _needed(self, shown: Sequence[int]) -> int:
+        """Characters with which it is readable: figures whole, names and words folded or shortened to some."""
+        width = 0
+        for at in shown:
+            cells = [cell[at].cell_len for cell in self._cells]
+            most = _LEAST_WORDS if self._section.columns[at].kind == "words" else _LEAST_NAME
+            longest = max(cells, default=0)
+            figure = self._section.columns[at].kind == "figure"
+            width += max(longest if figure else min(longest, most), len(self._section.columns[at].name)) + 2
+        return width
+
+    def _table(self, shown: Sequence[int], dropped: Sequence[str]) -> Table:
+        section = self._section
+        more = len(section.rows) - section.most
+        room = f"No room for: {', '.join(dropped)} (see --json, or the page)." if dropped else ""
+        caption = " ".join(filter(None, [section.note, f"... {more} more" if more > 0 else "", room]))
+        table = Table(
+            title=Text(section.title, style="bold"),
+            caption=Text(caption, style="dim") if caption else None,
+            box=box.SIMPLE_HEAD,
+            show_edge=False,
+            padding=(0, 1, 0, 0),
+            header_style="dim",
+        )
+        table.title_justify = table.caption_justify = "left"
+        for at in shown:
+            column = section.columns[at]
+            if column.kind == "figure":
+                table.add_column(column.name, justify="right", no_wrap=True)
+            else:
+                table.add_column(column.name, overflow="fold")
+        before = ""
+        for row in self._cells:
+            cells = [row[at].copy() for at in shown]
+            for at, cell in zip(shown, cells, strict=True):
+                if section.columns[at].short:
+                    cell.no_wrap, cell.overflow = True, "ellipsis"
+            if cells and section.columns[shown[0]].kind == "name":  # of rows about one thing, the first one names it
+                name = cells[0].plain
+                cells[0] = Text("") if name == before and _repeats(section) else cells[0]
+                before = name
+            table.add_row(*cells)
+        return table
+
+    def _lines(self, first: int, below: Sequence[int]) -> RenderableType:
+        """Words of the rows, behind what begins each row."""
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column(no_wrap=True)
+        grid.add_column(overflow="fold")
+        for row in self._cells:
+            words = [row[at].plain for at in below if row[at].plain]
+            if words:
+                grid.add_row(Text(row[first].plain, style="dim"), Text(": ".join(words)))
+        return grid
 
 
 def _repeats(section: Section) -> bool:
