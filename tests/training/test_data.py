@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from framefit import GraphBuilder, InputError
+from framefit.training.acceptance import unseen_data
 from framefit.training.data import Dataset, Scaling, check_fits, load_data
 
 
@@ -65,6 +67,36 @@ def test_an_npz_keeps_its_test_data_apart(tmp_path: Path) -> None:
     assert data.scaling is None
     assert data.input_shape == (4,)
     assert data.train.inputs().dtype == np.float32
+
+
+def threshold(x: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+    """A network's scores of two classes: whether the mean is positive."""
+    mean = x.reshape(len(x), -1).mean(axis=1)
+    return np.stack([-mean, mean], axis=1)
+
+
+@pytest.mark.parametrize("keys", [("x",), ("x_train", "x_test"), ("x_train", "x_val", "x_test")])
+def test_without_labels_classes_are_what_the_network_says(tmp_path: Path, keys: tuple[str, ...]) -> None:
+    """In every part; scores are then agreement with the network, and the split is as with labels."""
+    random = np.random.default_rng(0)
+    np.savez(tmp_path / "data.npz", **{key: random.standard_normal((100, 1, 4, 4)).astype(np.float32) for key in keys})
+    data = load_data(tmp_path / "data.npz", scorer=lambda: threshold)
+    for part in (data.train, data.validation, data.calibration, data.test):
+        assert part.measure == "classes"
+        assert part.labels.tolist() == threshold(part.inputs()).argmax(axis=1).tolist()
+    assert (data.test_given, data.validation_given) == ("x_test" in keys, "x_val" in keys)
+    assert len(data.test) == (100 if "x_test" in keys else 10)
+    unseen = unseen_data(None, data, seed=0)
+    assert (unseen.choice_from, unseen.final_from) == ("frames", "frames")
+
+
+def test_without_labels_a_classifier_is_needed(tmp_path: Path) -> None:
+    """Scores of classes, or the message says that labels are missing."""
+    np.savez(tmp_path / "data.npz", x=np.zeros((100, 1, 4, 4), np.float32))
+    with pytest.raises(InputError, match="no labels"):
+        load_data(tmp_path / "data.npz")
+    with pytest.raises(InputError, match="no scores of classes"):
+        load_data(tmp_path / "data.npz", scorer=lambda: lambda x: np.zeros((len(x), 20, 4), np.float32))
 
 
 def test_images_are_normalised_by_the_training_part() -> None:

@@ -197,7 +197,9 @@ class Labelled:
         shape = opened(entry).inputs[0].shape or ()
         preprocess = entry.preprocess if Path(source).is_dir() else None
         mean, std = (None, None) if preprocess is None else _normalising(preprocess, source)
-        return open_data(source, tuple(shape[1:]), seed=self._seed, mean=mean, std=std)
+        return open_data(
+            source, tuple(shape[1:]), scorer=lambda: predictor(opened(entry)), seed=self._seed, mean=mean, std=std
+        )
 
 
 def _normalising(preprocess: Preprocess, source: str) -> tuple[tuple[float, ...], tuple[float, ...]]:

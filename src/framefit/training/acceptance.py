@@ -70,6 +70,8 @@ def unseen_data(network: Any, data: Dataset, *, seed: int, trained_here: bool = 
     Raises:
         InfeasibleError: the network may have been trained on everything; the result would not be verified.
     """
+    if data.train.measure != "top1":  # the original is right on all frames, whatever it was trained on
+        return UnseenData(data.validation, data.test, "frames", "frames")
     if data.validation_given or trained_here:
         return UnseenData(data.validation, data.test, "validation", "test")
     known = right(network, data.train.sample(_JUDGED, seed))
@@ -116,5 +118,5 @@ def compared(
 
 
 def compared_on(original: Any, changed: Any, examples: Examples, max_drop: float, data: Unseen) -> Acceptance:
-    """Compare two classifiers on labelled examples; for networks see :func:`~framefit.training.evaluate.evaluate`."""
-    return compared(right(original, examples), right(changed, examples), max_drop, data=data)
+    """Compare two classifiers on the same examples; for networks see :func:`~framefit.training.evaluate.evaluate`."""
+    return compared(right(original, examples), right(changed, examples), max_drop, data=data, measure=examples.measure)

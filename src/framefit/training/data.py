@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from framefit.core.acceptance import Measure
 from framefit.core.arrays import ArrayFile, transposed
 from framefit.core.files import cache_folder, write_whole
 from framefit.core.functions import load_function
@@ -196,10 +197,13 @@ def _opened(path: Path) -> Image.Image:
 
 
 Array = npt.NDArray[Any]
+Scores = Callable[[npt.NDArray[np.float32]], Array]
+Scorer = Callable[[], Scores]
 Rows = slice | npt.NDArray[np.int64]
 _MOST_VALIDATION = 5000  # at an accuracy of 90 % the 90 % interval is then +-0.7 points
 _MOST_CALIBRATION = 1024  # as for layer-wise reconstruction (Frantar and Alistarh, 2022, "Optimal Brain Compression")
 _MOST_CLASSES = 1 << 20  # fifty times as many as in ImageNet-21k
+_PREDICTED = 250  # examples at once
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -241,11 +245,14 @@ class Examples:
         stored: uint8 if ``scaling`` says how they become inputs, else float32; N x C x H x W or N x F.
         labels: int64, N.
         scaling: normalisation of images.
+        measure: what a score is, see :class:`~framefit.core.acceptance.Acceptance`; "classes": the user has no labels,
+            and these are what the original network says.
     """
 
     stored: Array
     labels: npt.NDArray[np.int64]
     scaling: Scaling | None = None
+    measure: Measure = "top1"
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -283,7 +290,7 @@ class Examples:
         if self.scaling == others.scaling and self.stored.dtype == others.stored.dtype:
             stored = np.concatenate([self.stored, others.stored])
             return dataclasses.replace(self, stored=stored, labels=labels)
-        return Examples(np.concatenate([self.inputs(), others.inputs()]), labels)
+        return Examples(np.concatenate([self.inputs(), others.inputs()]), labels, measure=self.measure)
 
     def batches(self, size: int) -> Iterator[tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]]:
         """Iterate over batches of inputs and labels, in order."""
@@ -341,6 +348,7 @@ class Dataset:
 def load_data(
     source: str | Path | Iterable[Any],
     *,
+    scorer: Scorer | None = None,
     seed: int = 0,
     size: tuple[int, int] | None = None,
     channels: int | None = None,
@@ -352,7 +360,10 @@ def load_data(
     Args:
         source: an image folder, an ``.npz`` with ``x_train, y_train, x_test, y_test`` and optionally ``x_val,
             y_val``, or an iterable of (x, y): one example (y a whole number) or a batch (y: N). Float data are taken
-            as normalised already; images (a folder, or uint8 arrays) are normalised with ``mean`` and ``std``.
+            as normalised already; images (a folder, or uint8 arrays) are normalised with ``mean`` and ``std``. An
+            ``.npz`` without labels has ``x`` alone, or ``x_train``, ``x_test`` and optionally ``x_val``.
+        scorer: makes a function from inputs to scores of classes, of the original network, if it is needed: examples
+            without labels have the classes that it says.
         seed: for the split. Data without test data use a tenth for them first.
         size: height and width to which a folder's images are resized; default: they have one size.
         channels: 1 or 3, of a folder's images; default: the first image's.
@@ -365,6 +376,9 @@ def load_data(
     if (mean is None) != (std is None):
         raise InputError("mean without std, or std without mean", where="mean, std", remedy="give both, or neither")
     random = np.random.default_rng(seed)
+    unlabelled = _without_labels(source)
+    if unlabelled and scorer is None:
+        raise InputError("the data have no labels", where=_named(source), remedy=f"store {', '.join(_KEYS)}")
     classes, whole, given, test = _read(source, size, channels)
     test_given = test is not None
     if test is None:
@@ -383,9 +397,19 @@ def load_data(
     if given is not None:
         parts[1] = given
     scaling = _scaling(parts[0], None if mean is None or std is None else Scaling(tuple(mean), tuple(std)), source)
-    train, validation, calibration = (dataclasses.replace(part, scaling=scaling) for part in parts)
+    parts = [dataclasses.replace(part, scaling=scaling) for part in parts]
+
+    def final_part() -> Examples:
+        final = dataclasses.replace(test(), scaling=scaling)
+        return final if predict is None else _labelled_by(predict, final)
+
+    predict = scorer() if unlabelled and scorer is not None else None
+    if predict is not None:
+        parts = [_labelled_by(predict, part) for part in parts]
+        classes = _numbered(*parts)
+    train, validation, calibration = parts
     return Dataset(
-        *(classes, train, validation, calibration, lambda: dataclasses.replace(test(), scaling=scaling)),
+        *(classes, train, validation, calibration, final_part),
         validation_given=given is not None,
         test_given=test_given,
     )
@@ -424,7 +448,10 @@ def _read(
         return _numbered(whole), whole, None, None
     path = Path(source)
     if path.suffix == ".npz":
-        whole, *held, final = _from_npz(path)
+        whole, *held = _from_npz(path)
+        if not held:
+            return ("0",), whole, None, None
+        final = held.pop()
         return _numbered(whole, *held, final), whole, held[0] if held else None, lambda: final
     folder = ImageFolder(path, size=size, channels=channels)
     validation = folder.validation()
@@ -439,6 +466,8 @@ def _read(
 def _from_npz(path: Path) -> list[Examples]:
     """Training, validation (where they are given) and test examples."""
     file = ArrayFile(path)
+    if _without_labels(path):
+        return _unlabelled(file, path)
     missing = [key for key in _KEYS if key not in file.names]
     if missing:
         raise InputError(
@@ -462,6 +491,51 @@ def _from_npz(path: Path) -> list[Examples]:
                 remedy="store all with the same shape and type",
             )
     return read
+
+
+def _without_labels(source: object) -> bool:
+    """Whether it is an ``.npz`` with inputs and no labels."""
+    if not isinstance(source, str | Path) or Path(source).suffix != ".npz":
+        return False
+    names = ArrayFile(Path(source)).names
+    return bool({"x", "x_train"} & set(names)) and not any(name == "y" or name.startswith("y_") for name in names)
+
+
+def _unlabelled(file: ArrayFile, path: Path) -> list[Examples]:
+    """Training, validation and test inputs, as far as they are given; their labels are 0 so far."""
+    keys = ["x"] if "x" in file.names else [key for key in ("x_train", "x_val", "x_test") if key in file.names]
+    arrays = file.read(keys)
+    return [_checked(arrays[key], np.zeros(len(arrays[key]), np.int64), f"{path}: {key}") for key in keys]
+
+
+def _scores(network: Model) -> Scores:
+    """A classifier as a function."""
+    import torch
+
+    from framefit.training.network import to_torch
+
+    converted = to_torch(network).eval()
+
+    def predict(x: npt.NDArray[np.float32]) -> Array:
+        with torch.inference_mode():
+            scores: Array = converted.logits(torch.from_numpy(x)).float().numpy()
+        return scores
+
+    return predict
+
+
+def _labelled_by(predict: Scores, examples: Examples) -> Examples:
+    """The examples with the classes that a network says."""
+    scores = [predict(x) for x, _ in examples.batches(_PREDICTED)]
+    shape = scores[0].shape
+    if len(shape) < 2 or math.prod(shape[2:]) != 1:
+        raise InputError(
+            f"the data have no labels, and outputs of shape {_shown(shape)} are no scores of classes",
+            where="data",
+            remedy="give labels: without them only classifiers are judged",
+        )
+    labels = np.concatenate([rows.reshape(len(rows), -1).argmax(axis=1) for rows in scores])
+    return dataclasses.replace(examples, labels=labels.astype(np.int64), measure="classes")
 
 
 def _from_iterable(source: Iterable[Any]) -> Examples:
@@ -580,6 +654,7 @@ def open_data(
     source: Any,
     shape: tuple[int, ...] | None,
     *,
+    scorer: Scorer | None = None,
     seed: int = 0,
     mean: Iterable[float] | None = None,
     std: Iterable[float] | None = None,
@@ -589,6 +664,7 @@ def open_data(
     Args:
         source: path, iterable, or data that are already split.
         shape: of the model's input, without the batch; images of a folder are resized to it.
+        scorer: see :func:`load_data`.
         seed: for the split.
         mean: of images, one for each channel, of values 0 to 1; std: likewise.
         std: see ``mean``.
@@ -598,6 +674,7 @@ def open_data(
     image = shape is not None and len(shape) == 3 and isinstance(source, str | Path) and Path(source).is_dir()
     return load_data(
         source,
+        scorer=scorer,
         seed=seed,
         size=(shape[1], shape[2]) if image and shape else None,
         channels=shape[0] if image and shape and shape[0] in (1, 3) else None,
@@ -609,9 +686,9 @@ def open_data(
 def _opened_together(
     model: Any, data: Any, choices: tuple[int, Iterable[float] | None, Iterable[float] | None]
 ) -> tuple[Model, Dataset]:
-    def split(shape: tuple[int, ...] | None) -> Dataset:
+    def split(shape: tuple[int, ...] | None, scorer: Scorer | None = None) -> Dataset:
         seed, mean, std = choices
-        return open_data(data, shape, seed=seed, mean=mean, std=std)
+        return open_data(data, shape, scorer=scorer, seed=seed, mean=mean, std=std)
 
     name = model if isinstance(model, str) else ""
     if names_function(name):
@@ -629,7 +706,7 @@ def _opened_together(
             raise
         dataset = split(None)  # the data determine the sizes that the file leaves open
         return load_model(model, {unknown[1]: (1, *dataset.input_shape)}, None), dataset
-    return opened, split(tuple((opened.inputs[0].shape or ())[1:]))
+    return opened, split(tuple((opened.inputs[0].shape or ())[1:]), lambda: _scores(opened))
 
 
 def batch_left_open(source: Any, opened: Model) -> tuple[bool, tuple[str, ...]]:
