@@ -29,7 +29,7 @@ from typing import IO, Any, ClassVar, Literal, TypeVar, get_args, get_origin, ge
 
 import msgspec
 
-from framefit.core.formats import format_of
+from framefit.core.formats import decode_toml, format_of
 from framefit.errors import InputError
 
 __all__ = [
@@ -55,9 +55,6 @@ __all__ = [
 R = TypeVar("R", bound="Record")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _MANY_DIGITS = re.compile(rb"\d{19}")  # whole numbers of this length may have more than 63 bits
-_LONG_KEY = re.compile(
-    rb"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){100}"
-)  # of TOML: tomllib's time grows with the square of its length
 
 
 @typing.dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
@@ -257,9 +254,7 @@ def from_text(raw: bytes, kind: type[R], where: str | Path, *, form: Literal["JS
     """
     try:
         raw = _as_utf8(raw)
-        if form == "TOML" and _LONG_KEY.search(raw):
-            raise ValueError("a key of more than 100 parts")
-        data = msgspec.toml.decode(raw) if form == "TOML" else decode_json(raw)
+        data = decode_toml(raw) if form == "TOML" else decode_json(raw)
         if form == "TOML" or _MANY_DIGITS.search(raw):
             _check_integers(data)
         return from_data(data, kind, where)

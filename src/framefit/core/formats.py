@@ -6,18 +6,19 @@ keys. Nothing heavy is imported, so that the command line can ask before it load
 
 from __future__ import annotations
 
+import codecs
 import difflib
-import tomllib
+import re
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from framefit.errors import InputError
 
-__all__ = ["BUILTIN_MODELS", "check_model", "check_model_file", "check_workload_file", "format_of"]
+__all__ = ["BUILTIN_MODELS", "check_model", "check_model_file", "check_workload_file", "decode_toml", "format_of"]
 
 
 BUILTIN_MODELS = ("detector", "depth")
@@ -82,6 +83,9 @@ _RECORDS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"layers", "plain_sum_ns"}), "an estimate of framefit estimate"),
 )
 """Keys of records. The first that has all of its keys names the file."""
+_LONG_KEY = re.compile(
+    rb"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){100}"
+)  # of TOML: tomllib's time grows with the square of its length
 
 
 def format_of(path: Path) -> Format | None:
@@ -122,12 +126,20 @@ def _record(path: Path, head: bytes) -> Format | None:
     """The record that a JSON or TOML file holds, by its top keys."""
     keys: Collection[str]
     if path.suffix == ".toml":
-        keys = tomllib.loads(path.read_text(encoding="utf-8-sig")).keys()
+        keys = decode_toml(path.read_bytes().removeprefix(codecs.BOM_UTF8)).keys()
     elif head.lstrip()[:1] == b"{":
         keys = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw]).keys()
     else:
         return None
     return next((Format(name) for known, name in _RECORDS if known <= set(keys)), None)
+
+
+def decode_toml(raw: bytes) -> dict[str, Any]:
+    """The data of a TOML text. Raises: ValueError: it is malformed; RecursionError: it is nested too deeply."""
+    if _LONG_KEY.search(raw):
+        raise ValueError("a key of more than 100 parts")
+    data: dict[str, Any] = msgspec.toml.decode(raw)
+    return data
 
 
 def check_model(model: str | Path) -> None:
