@@ -18,7 +18,7 @@ import msgspec
 
 from framefit.errors import InputError
 
-__all__ = ["BUILTIN_MODELS", "check_model", "check_model_file", "check_workload_file", "decode_toml", "format_of"]
+__all__ = ["BUILTIN_MODELS", "check_model", "check_model_file", "check_workload_file", "format_of"]
 
 
 BUILTIN_MODELS = ("detector", "depth")
