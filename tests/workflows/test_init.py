@@ -14,6 +14,7 @@ import framefit
 from framefit import GraphBuilder, InputError, Model
 from framefit.core.files import from_data
 from framefit.core.workload import Workload, load_workload
+from networks import NETWORKS
 
 
 def save(model: Model, path: Path) -> Path:
@@ -74,6 +75,37 @@ def test_open_shapes_are_asked_for_and_written(tmp_path: Path) -> None:
     assert load_workload(app).models[0].shapes == {"x": (1, 576)}
 
 
+def test_sizes_of_images_are_guessed_and_said(tmp_path: Path) -> None:
+    """A comment in the file, and a line for the user."""
+    b = GraphBuilder("camera")
+    b.output(b.conv(b.input("image", (1, 3, 32, 32)), 4))
+    proto = onnx.load_from_string(b.build().to_bytes())
+    for axis in (2, 3):
+        proto.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = f"size{axis}"
+    del proto.graph.output[0].type.tensor_type.shape.dim[:]
+    onnx.save(proto, tmp_path / "camera.onnx")
+    written = framefit.init(str(tmp_path / "camera.onnx"), output=str(tmp_path / "app.toml"))
+    assert written.guesses == ("camera: input 'image' leaves its size open, here 1x3x224x224",)
+    assert load_workload(tmp_path / "app.toml").models[0].shapes == {"image": (1, 3, 224, 224)}
+    assert "# guessed: input 'image' leaves its size open" in (tmp_path / "app.toml").read_text()
+
+
+def test_states_and_options_are_wired(tmp_path: Path) -> None:
+    """An input is fed by the output of its shape and a like name; a sampling rate is 16 kHz: the workload plans."""
+    path = save(NETWORKS["lstm"](), tmp_path / "lstm.onnx")
+    proto = onnx.load(path)
+    proto.graph.input.append(onnx.helper.make_tensor_value_info("sr", onnx.TensorProto.INT64, []))
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("rate", onnx.TensorProto.INT64, []))
+    proto.graph.node.append(onnx.helper.make_node("Identity", ["sr"], ["rate"]))
+    onnx.save(proto, path)
+    written = framefit.init(str(path), output=str(tmp_path / "app.toml"))
+    entry = load_workload(tmp_path / "app.toml").models[0]
+    assert entry.state == {"hidden": "next_hidden", "cell": "next_cell"}
+    assert entry.constants == {"sr": 16_000}
+    assert len(written.guesses) == 3
+    assert framefit.plan(str(tmp_path / "app.toml"), target="vpu").timetable.feasible
+
+
 def _keys(schema: dict[str, Any], name: str) -> dict[str, Any]:
     return dict(schema["$defs"][name]["properties"])
 
@@ -85,6 +117,7 @@ def test_the_schema_is_that_of_the_records() -> None:
     assert schema["$defs"]["Workload"]["additionalProperties"] is False
     entry = _keys(schema, "ModelEntry")
     assert entry["shapes"]["description"] == "graph input -> shape, for dynamic dimensions."
+    assert _keys(schema, "Workload")["cores"]["description"].startswith("one unit for each")  # of what it extends
     assert {"every-window", "background", "auto"} <= set(str(entry["priority"]).replace("'", " ").split())
     assert from_data({"rate_hz": 30, "models": [{"name": "a", "path": "a.onnx"}]}, Workload, "app").rate_hz == 30
     assert "units" in _keys(json.loads(framefit.schema("target")), "Target")

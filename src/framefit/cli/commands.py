@@ -92,6 +92,8 @@ def demo(given: dict[str, Any], screen: Screen) -> int:
 def init(given: dict[str, Any], screen: Screen) -> None:
     """Write a first workload for your models: the smallest in every frame, the others in the remaining time.
 
+    Sizes of images, options and states that the files leave open are guessed, and said.
+
     Example: framefit init face.onnx depth.onnx --rate 25
     """
     from framefit.workflows.init import init
@@ -102,7 +104,11 @@ def init(given: dict[str, Any], screen: Screen) -> None:
         show_json(first)
         return
     others = f", {', '.join(first.background)} in the time that is left" if first.background else ""
-    show(f"workload: {first.app}: {first.priority} in every frame{others}\nnext: framefit plan {first.app}")
+    show(
+        f"workload: {first.app}: {first.priority} in every frame{others}",
+        *(f"guessed:  {guess}" for guess in first.guesses),
+        f"next:     framefit plan {first.app}",
+    )
 
 
 @_command(SchemaSettings, Screen)

@@ -29,7 +29,7 @@ from framefit.execution.execution import Execution, Postprocess
 from framefit.execution.prepare import Preparation, image_axes, one_frame
 from framefit.execution.streams import check_sink, check_stream, frame_shape
 
-__all__ = ["WiredModel", "check_sinks", "wire"]
+__all__ = ["WiredModel", "check_sinks", "usual_option", "wire"]
 
 
 _READ_QUEUE = 2  # results that may wait for a model that reads others: as many as frames of a stream
@@ -303,6 +303,11 @@ def _looks_at_single_images(
     )
 
 
+def usual_option(name: str) -> int | None:
+    """What an input of one whole number usually is, by its name: a sampling rate in Hz; ``None``: not known."""
+    return _SAMPLING_HZ if name.lower() in _SAMPLING else None
+
+
 def _check_constants(entry: ModelEntry, declared: Mapping[str, _Sizes], where: str) -> None:
     """Refuse numbers from an unnamed stream beside other inputs: a sampling rate, for example."""
     fed = [name for name in declared if name not in entry.state and name not in entry.constants]
@@ -312,7 +317,7 @@ def _check_constants(entry: ModelEntry, declared: Mapping[str, _Sizes], where: s
     options = integer_scalars(entry.path)
     for name in left:
         if name in options:
-            value = _SAMPLING_HZ if name.lower() in _SAMPLING else "..."
+            value = usual_option(name) or "..."
             raise InputError(
                 f"input {name!r} takes a single whole number, but neither constants nor inputs name it",
                 where=where,
