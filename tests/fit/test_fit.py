@@ -295,6 +295,13 @@ def test_no_step_begins_after_the_time_is_up(place: Path) -> None:
     assert any("--resume" in note for note in done.result.notes)
 
 
+def test_training_ends_within_the_time(place: Path) -> None:
+    """However many epochs were asked for, a search and its training leave time for the proof."""
+    done = fitted(write_fit_app(place), data=place / "data.npz", finetune_epochs=10_000, max_seconds=8)
+    assert outcomes(done) == [("sparsify", "kept"), ("verify", "verified")]
+    assert done.result.seconds < 12  # on a machine with other work; 10,000 epochs take minutes
+
+
 def test_functions_beside_the_app_are_found_from_the_folder(tmp_path: Path) -> None:
     """A stream that a module of the user's gives is copied to where the new workload looks for it."""
     write_models(tmp_path)

@@ -332,6 +332,9 @@ class SparsifySettings(Settings, kw_only=True):
             ge=0,
         ),
     ] = None
+    finetune_seconds: Annotated[
+        float | None, option("Longest time of each fine-tuning, in seconds.", metavar="SECONDS", ge=0)
+    ] = None
     rate: Annotated[float, option("Learning rate of fine-tuning.", ge=0)] = 0.02
     decay: Annotated[float, option("Weight decay of fine-tuning.", ge=0)] = 5e-4
     distill_ratio: float = 0.5
@@ -345,7 +348,7 @@ class SparsifySettings(Settings, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("finetune_epochs", "rate", "decay"):
+        for name in ("finetune_epochs", "finetune_seconds", "rate", "decay"):
             if not (getattr(self, name) or 0) < math.inf:
                 raise ValueError(f"{name} must be finite, is {getattr(self, name)}")
         if not 0 < self.n < self.m:

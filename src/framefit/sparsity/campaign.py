@@ -379,6 +379,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
                 rate=settings.rate,
                 seed=settings.seed,
             ),
+            seconds=settings.finetune_seconds,
             decay=settings.decay,
             distill_ratio=settings.distill_ratio if distill_ratio is None else distill_ratio,
         )

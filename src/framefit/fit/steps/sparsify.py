@@ -28,6 +28,7 @@ _ALIKE = 0.05  # of the cycles: no new attempt
 _ATTEMPTS = 3  # that cost too much accuracy
 _PARTIAL = 0.5  # of what it takes now, where no sparsity alone is enough
 _LEVELS = 101  # of equal sparsity
+_PARTS = 4  # of the time that is left: search, fine-tuning, one more where that did harm, and the final test
 _KEPT = ("sparsify.json", "database.npz")  # of an earlier search of the same network: they serve any cycles
 
 
@@ -106,6 +107,7 @@ class Sparsify(Step):
             cycles=cycles,
             seed=context.settings.seed,
         )
+        seconds = max(context.seconds_left() / _PARTS, 1.0)
         search_result = sparsify(
             model,
             context.labelled.search_data(name),
@@ -114,7 +116,8 @@ class Sparsify(Step):
             cycles=self._own_cycles(settings, model, name),
             accuracy_drop=context.settings.max_drop,
             finetune_epochs=context.settings.finetune_epochs,
-            max_seconds=max(context.seconds_left() / 3, 1.0),
+            max_seconds=seconds,
+            finetune_seconds=seconds,
             seed=context.settings.seed,
             compare=False,
             resume=search if going_on else None,
