@@ -19,20 +19,21 @@ import numpy as np
 
 from framefit.core.settings import Notify
 from framefit.core.timetable import Timetable
-from framefit.core.verdict import verdict_of
+from framefit.core.verdict import SERVED, verdict_of
 from framefit.core.workload import Workload
 from framefit.devices.host import flushed_denormals, pinned, realtime_priority_permitted
 from framefit.execution.compiled import layers_of, open_timetable, verify
 from framefit.execution.unit_support import check_support, home_unit, usable_units
 from framefit.execution.wiring import WiredModel, wire
 from framefit.planning.beat import Beat
+from framefit.planning.candidates import served_share
 from framefit.planning.durations import PricedDevice
 from framefit.planning.levels import Traits, levels, roles
 from framefit.planning.placing import Placing
 from framefit.planning.plan import Plan
 from framefit.planning.sporadic import with_events
 from framefit.planning.task import SegmentedModel, check_plan, demands_of, host_links, with_memory
-from framefit.planning.timetable import build_timetable
+from framefit.planning.timetable import build_timetable, steady_launches
 
 __all__ = ["PlanRequest", "plan_request", "retimed"]
 
@@ -306,12 +307,15 @@ def _no_collection() -> Iterator[None]:
 def _with_served(timetable: Timetable, beat: Beat, windows_hz: float) -> Timetable:
     """With what each model asks for and gets, and the verdict; priority and sporadic models get all or are late."""
     models = []
+    fewer = timetable.feasible and served_share(timetable, beat) < SERVED
+    steady = steady_launches(beat, timetable) if fewer else {}
     for model in timetable.models:
         frames = beat.of(model.name).frames
         launches = beat.arriving(model, timetable.models)
         asked_hz = launches * frames * windows_hz
         if model.role == "background":
-            launches = timetable.launches_of(model.name) / max(timetable.hyperperiod_windows, 1)
+            shown = timetable.launches_of(model.name) / max(timetable.hyperperiod_windows, 1)
+            launches = max(shown, min(steady.get(model.name, 0.0), launches))
         served_hz = launches * frames * windows_hz if timetable.feasible else 0.0
         models.append(msgspec.structs.replace(model, asked_hz=asked_hz, served_hz=served_hz))
     verdict = verdict_of(models, feasible=timetable.feasible)

@@ -23,7 +23,7 @@ import numpy as np
 
 from framefit.core.policy import Rotation
 from framefit.core.spacing import apart, own_frame
-from framefit.core.timetable import PlannedModel, PriorityPeriod, Slot, in_order
+from framefit.core.timetable import PlannedModel, PriorityPeriod, Segment, Slot, in_order
 from framefit.planning.beat import Beat, Demand, Span
 from framefit.planning.reserved import reserve
 
@@ -193,6 +193,10 @@ class Playback:
             for name in model.plan.after:
                 model.read[name] = deque()
                 self.readers.setdefault(name, []).append(model)
+
+    def usual_ns(self, segment: Segment) -> int:
+        """What a segment usually takes here."""
+        return segment.median_ns if self._taken else segment.duration_ns
 
     def _stage(self, model: PlayedModel) -> None:
         first = 0
@@ -451,26 +455,42 @@ def median_rates(beat: Beat, models: Sequence[PlannedModel], windows: int) -> tu
     Args:
         beat: windows, guard, demands.
         models: all, those with replicas too.
+        windows: that are played; see :func:`rates_in`.
+    """
+    priority = [at_medians(model) for model in models if model.role == "priority"]
+    background = in_order([model for model in models if model.role == "background"])
+    laid_out = reserve(dataclasses.replace(beat, excess_ratio=0.0), priority)
+    play = Playback(beat, background, {model.name: varied_ns(model) for model in background})
+    free = {unit: laid_out.free_windows(unit) for unit in play.units}
+    return rates_in(play, free, delivered(priority, laid_out.windows), windows)
+
+
+def rates_in(
+    play: Playback,
+    free: Mapping[str, Sequence[Sequence[Span]]],
+    handed_out: Sequence[Sequence[tuple[int, PlannedModel]]],
+    windows: int,
+) -> tuple[dict[str, float], dict[str, float]]:
+    """What background models get in the long run.
+
+    Args:
+        play: from its beginning.
+        free: see :func:`fill`.
+        handed_out: likewise.
         windows: that are played; the first quarter does not count.
 
     Returns:
         Launches a window of each background model, parts of launches counted; nanoseconds a window that background
         launches take of each unit.
     """
-    priority = [at_medians(model) for model in models if model.role == "priority"]
-    background = in_order([model for model in models if model.role == "background"])
-    laid_out = reserve(dataclasses.replace(beat, excess_ratio=0.0), priority)
-    units = dict.fromkeys(segment.unit for model in background for segment in model.segments)
-    free = {unit: laid_out.free_windows(unit) for unit in units}
-    handed_out = delivered(priority, laid_out.windows)
-    play = Playback(beat, background, {model.name: varied_ns(model) for model in background})
     part = {
-        (model.name, segment.index): 1 / sum(s.median_ns for s in replica.segments)
-        for model in background
-        for replica in model.replicas
+        (model.plan.name, segment.index): 1 / sum(play.usual_ns(s) for s in replica.segments)
+        for model in play.models
+        for replica in model.plan.replicas
         for segment in replica.segments
     }
-    rates, used = dict.fromkeys((model.name for model in background), 0.0), dict.fromkeys(units, 0.0)
+    rates, used = dict.fromkeys((model.plan.name for model in play.models), 0.0), dict.fromkeys(play.units, 0.0)
+    pattern_ns = play.beat.pattern_ns
     begin, counted = 0, windows - windows // 4
     for index in range(windows):
         for after, plan in handed_out[index % len(handed_out)]:
@@ -480,7 +500,7 @@ def median_rates(beat: Beat, models: Sequence[PlannedModel], windows: int) -> tu
             if index >= windows // 4:
                 rates[slot.model] += slot.duration_ns * part[slot.model, slot.segment] / counted
                 used[slot.unit] += slot.duration_ns / counted
-        begin += beat.pattern_ns[index % len(beat.pattern_ns)]
+        begin += pattern_ns[index % len(pattern_ns)]
     return rates, used
 
 

@@ -13,8 +13,8 @@ priority models that is tried: where these stand decides which pieces fit where.
 
 What packing loses is not known to it. So its best solutions are played at medians
 (:func:`~framefit.planning.playback.median_rates`): with several lengths of segments, with each replica once or several
-times (while one does not fit into the rest of a window, another one may), and once more with the times of units that
-were really used as what there is.
+times (while one does not fit into the rest of a window, another one may), and again with what units held in the play
+as what there is: layers move to units that were used less.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from framefit.planning.playback import median_rates
 from framefit.planning.reserved import reserve, segment_room
 
 _STAGES = 4  # of a replica at most
-_MOST = 6  # replicas of a model
+_MOST = 8  # replicas of a model
 _PLACED = 81  # placements of priority models
 _COMPARED, _PLAYED = 4, 2  # of these, the best are played, and the best of these played in more ways
 _PRICES = 16  # under which ways are looked for at first
@@ -47,7 +47,9 @@ _ROUNDS = 8  # of further ways
 _WINDOWS, _LENGTHS = 96, 3  # that are played, and longest segments
 _AGAIN, _LONGER = 4, 4  # of what serves most, so many are played so many times as long: rounds of many turns are long
 _BUILT = 3  # timetables at most
-_MORE = 1.02  # times what was used of a unit it may have at the second look
+_LOOKS = 2  # at what units hold at the program's costs, after one at what was used of them
+_MORE = 1.02  # times that it may have at the next look
+_SPARE = 1.1  # times what is wanted: a timetable at the planned quantile serves less than was played
 _LEAST = 1e-6
 _LEFT = 0.25  # of a piece, where a span ends
 _NO_PRICE = 1e-12  # where a piece does not fit it is no way all the same
@@ -85,6 +87,7 @@ class _Played:
     longest_ns: int | None
     yields: bool
     least: float
+    served: Mapping[str, float]  # of what is wanted, of each background model
     used_ns: Floats
 
     @property
@@ -219,9 +222,9 @@ class _Replicating:
         costs = self._costs.barring({self._models.index(name): where for name, where in barred.items()})
         return self._shared(_Beside(priority, costs, np.array(capacity), 0.0, ()), _PRICES, 1)
 
-    def _shared(self, beside: _Beside, prices: int, rounds: int) -> _Beside | None:
-        """With the shares of a linear program."""
-        program = _Program(beside.costs, beside.capacity_ns)
+    def _shared(self, beside: _Beside, prices: int, rounds: int, most: float = 1.0) -> _Beside | None:
+        """With the shares of a linear program; the least one is ``most``."""
+        program = _Program(beside.costs, beside.capacity_ns, most)
         for model in beside.costs.background:
             name = self._models[model]
             if name in self._several:
@@ -250,14 +253,37 @@ class _Replicating:
             if self._may_yield:
                 for copies in (1, 2, 3):
                     ways += self._made(best.beside, best.longest_ns, copies, yields=True)
-            best = max(ways, key=lambda one: one.least)
-            capacity = np.where(best.used_ns > 0, best.used_ns * _MORE, best.beside.capacity_ns)
-            again = self._shared(dataclasses.replace(best.beside, capacity_ns=capacity), _PRICES, _ROUNDS)
-            if again is not None:
+            for capacity_of in (self._used_ns, *[self._held_ns] * _LOOKS):
+                best = max(ways, key=lambda one: one.least)
+                if best.least >= 1:
+                    break
+                held = dataclasses.replace(best.beside, capacity_ns=capacity_of(best))
+                again = self._shared(held, _PRICES, _ROUNDS, _SPARE)
+                if again is None:
+                    break
                 for copies in (1, 2, 3):
                     ways += self._made(again, best.longest_ns, copies, yields=best.yields)
         played = _preferred(list(itertools.chain.from_iterable(groups)))[:_AGAIN]
         return _preferred([again for one in played for again in self._play(one, _WINDOWS * _LONGER)])
+
+    @staticmethod
+    def _used_ns(played: _Played) -> Floats:
+        """What was used of each unit; of units that were not used what they would hold."""
+        return np.where(played.used_ns > 0, played.used_ns * _MORE, played.beside.capacity_ns)
+
+    def _held_ns(self, played: _Played) -> Floats:
+        """What each unit held of a window, at the program's costs; units that were not used would lose as much."""
+        costs, planned = played.beside.costs, dict.fromkeys(self._models, 0.0)
+        for one in played.beside.shares:
+            planned[self._models[one.model]] += one.share
+        held = np.zeros(costs.count)
+        for one in played.beside.shares:
+            name, way = self._models[one.model], np.asarray(one.units)
+            part = one.share * min(played.served[name] / planned[name], 1.0)
+            held += np.bincount(way, part * costs.base_ns(one.model)[np.arange(len(way)), way], costs.count)
+        used, capacity = played.used_ns > 0, played.beside.capacity_ns
+        alike = min(float(held[used].sum() / capacity[used].sum()), 1.0) if used.any() else 1.0
+        return np.where(used, held * _MORE, capacity * alike)
 
     def _made(self, beside: _Beside, longest_ns: int | None, copies: int, *, yields: bool = False) -> list[_Played]:
         """Shares as replicas, each so many times, played; none where they do not fit, or were played before."""
@@ -277,7 +303,7 @@ class _Replicating:
             for name, own in ways.items()
         }
         nothing = np.zeros(len(self._names))
-        made = _Played(beside, {**beside.priority, **stages}, turns, longest_ns, yields, 0.0, nothing)
+        made = _Played(beside, {**beside.priority, **stages}, turns, longest_ns, yields, 0.0, {}, nothing)
         return self._play(made, _WINDOWS)
 
     def _play(self, made: _Played, windows: int) -> list[_Played]:
@@ -291,8 +317,9 @@ class _Replicating:
         self._known.add(key)
         beat = dataclasses.replace(self._search.beat.guarded(cut[0]), yields=made.yields)
         rates, used = median_rates(beat, cut[0], windows)
-        least = min(rates[name] / self._search.wanted[name] for name in rates)
-        return [dataclasses.replace(made, least=least, used_ns=np.array([used.get(u, 0.0) for u in self._names]))]
+        served = {name: rates[name] / self._search.wanted[name] for name in rates}
+        used_ns = np.array([used.get(unit, 0.0) for unit in self._names])
+        return [dataclasses.replace(made, least=min(served.values()), served=served, used_ns=used_ns)]
 
     def _rate(self, models: Sequence[PlannedModel]) -> float:
         """Of the demanded rates what the least-served model has at medians."""
@@ -332,15 +359,16 @@ class _Program:
     Args:
         costs: of the workload; ``inf`` where a piece does not fit.
         capacity_ns: of each unit for background launches, in a window.
+        most: least share that is looked for.
     """
 
-    def __init__(self, costs: Costs, capacity_ns: Floats) -> None:
+    def __init__(self, costs: Costs, capacity_ns: Floats, most: float) -> None:
         from ortools.linear_solver import pywraplp  # type: ignore[import-untyped]  # 0.1 s to load
 
         self._costs, self._capacity_ns = costs, np.maximum(capacity_ns, 1.0)
         self._solver = solver = pywraplp.Solver.CreateSolver("GLOP")
         endless = solver.infinity()
-        self._least = solver.NumVar(0.0, 1.0, "")
+        self._least = solver.NumVar(0.0, most, "")
         self._units = [solver.Constraint(-endless, 1.0) for _ in range(costs.count)]
         self._served = {model: solver.Constraint(0.0, endless) for model in costs.background}
         for constraint in self._served.values():

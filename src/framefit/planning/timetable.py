@@ -36,9 +36,11 @@ from framefit.planning.ages import Spans, StageTurns, age_bound_ns, staged_age_n
 from framefit.planning.beat import Beat, Demand, Span
 from framefit.planning.bounds import fair_rates
 from framefit.planning.partition import planned_quantile_ns
-from framefit.planning.playback import MOST_WINDOWS, Filled, delivered, fill
+from framefit.planning.playback import MOST_WINDOWS, Filled, Playback, delivered, fill, rates_in
 from framefit.planning.reserved import Reserved, parts_of, reserve, segment_room
 from framefit.planning.sporadic import events_ns, waits, with_guards
+
+_STEADY_WINDOWS, _STEADY_FRAMES = 512, 128  # that a run is played for, at least, to tell what models get
 
 
 def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
@@ -64,10 +66,7 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
     units = tuple(dict.fromkeys(segment.unit for model in (*models, *beat.events) for segment in model.segments))
     laid_out = reserve(beat, priority)
     reserved, lengths = laid_out.windows, laid_out.lengths_ns
-    free = {
-        unit: _kept(laid_out.free_windows(unit), events_ns(beat, unit))
-        for unit in dict.fromkeys(segment.unit for model in background for segment in model.segments)
-    }
+    free = _free(beat, laid_out, background)
     slack, problem = _deadlines(beat, laid_out)
     taken = {unit: laid_out.taken_ns(unit) for unit in units or ("",)}
     unread = _unread(models)
@@ -141,6 +140,27 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
     )
 
 
+def steady_launches(beat: Beat, timetable: Timetable) -> dict[str, float]:
+    """Launches a window of each background model in a run that goes on, if all take their planned quantiles.
+
+    A timetable begins with idle units and leaves out frames that would be in flight at its end: of models whose frames
+    are in flight for many windows it shows fewer.
+
+    Args:
+        beat: that the timetable was made for.
+        timetable: feasible.
+    """
+    models = [model for model in timetable.models if model.role != "sporadic"]
+    beat = dataclasses.replace(beat.guarded(models), yields=timetable.yields).shared(models)
+    priority = [model for model in models if model.role == "priority"]
+    background = in_order([model for model in models if model.role == "background"])
+    laid_out = reserve(beat, priority)
+    rarest = max(beat.of(model.name).every for model in background)
+    windows = min(max(_STEADY_WINDOWS, math.ceil(_STEADY_FRAMES * rarest)), MOST_WINDOWS)
+    play, free = Playback(beat, background), _free(beat, laid_out, background)
+    return rates_in(play, free, delivered(priority, laid_out.windows), windows)[0]
+
+
 def unit_memory(models: Sequence[PlannedModel]) -> dict[str, int]:
     """Bytes of the tensors between segments, by unit: at most so many are there at once.
 
@@ -158,6 +178,14 @@ def unit_memory(models: Sequence[PlannedModel]) -> dict[str, int]:
             for unit in (before[-1].unit, after[0].unit):
                 memory[unit] += before[-1].boundary_bytes * copies
     return memory
+
+
+def _free(beat: Beat, laid_out: Reserved, background: Sequence[PlannedModel]) -> dict[str, list[list[Span]]]:
+    """Where background segments may run on each unit, in each window."""
+    return {
+        unit: _kept(laid_out.free_windows(unit), events_ns(beat, unit))
+        for unit in dict.fromkeys(segment.unit for model in background for segment in model.segments)
+    }
 
 
 def _kept(free: Sequence[Sequence[Span]], events: int) -> list[list[Span]]:
