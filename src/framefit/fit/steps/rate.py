@@ -17,7 +17,9 @@ from framefit.fit.step import Offer, Step, step, with_entries
 
 _PARTS = (240, 120, 60, 24, 12)  # of its frames that a model may take, in whole ones: the finest that can be planned
 _LEAST, _SCALES = 100, 1000  # rates of everything: thousandths of the present ones, from a tenth on
-_NEARLY = (1.0, 0.98, 0.95, 0.9)  # of what the plan gives: its last frames in flight may be missing in it
+_SCALE = 50  # parts of what the plan gives: the finest by which all models that do not keep up give way
+_FINE = 50  # parts of its frames by which a model takes more, where that fits
+_CLEARLY = 0.9  # of what a plan gave: less is a loss
 _SIMPLER = SERVED  # of a rate: what a simpler pattern keeps
 
 _Shares = dict[str, Fraction]
@@ -43,7 +45,7 @@ class Rate(Step):
     def _rarer(self, situation: Situation) -> tuple[str, Workload, Standing] | None:
         """Models that get a part of their frames take that part from the start, evenly spread, or more where it fits.
 
-        First as many as the plan gives each of them; where that cannot be, the one that asks for most alone gives way.
+        First as many as the plan gives each of them, or the same part of that; then each in turn takes more.
         """
         short = [model for model in situation.standing.models if model.share_ratio < SERVED and model.served_hz > 0]
         short.sort(key=lambda model: model.work_ratio)
@@ -60,25 +62,25 @@ class Rate(Step):
         """Parts of their frames that models take: the greatest ones, the cheapest model's first."""
 
         def fits(shares: _Shares) -> bool:
-            planned = self._planned(situation, shares)
+            planned = self._planned(situation, shares) if all(shares.values()) else None
             return planned is not None and planned[1].fits
 
-        def most(shares: _Shares, name: str, least: int) -> Fraction:
-            part = _greatest(lambda part: fits(shares | {name: Fraction(part, parts)}), least, parts)
-            return Fraction(part, parts)
+        def scaled(scale: int) -> _Shares:
+            return {m.name: Fraction(int(scale * m.share_ratio * parts / _SCALE), parts) for m in short}
 
-        for scale in _NEARLY:
-            present = {model.name: Fraction(int(scale * model.share_ratio * parts), parts) for model in short}
-            shares = dict(present)
-            if all(shares.values()) and fits(shares):
-                break
-        else:
-            heaviest = short[-1].name
-            share = most({}, heaviest, 0)
-            return {heaviest: share} if share else None
-        for name in present:
-            shares[name] = most(shares, name, int(present[name] * parts))
-            for simpler in _simpler(shares[name], present[name]):
+        scale = _SCALE if fits(scaled(_SCALE)) else _greatest(lambda scale: fits(scaled(scale)), 0, _SCALE)
+        if not scale:
+            return None
+        least = scaled(scale)
+        shares, step = dict(least), max(parts // _FINE, 1)
+
+        def most(name: str) -> Fraction:
+            more = [Fraction(part, parts) for part in range(int(least[name] * parts), parts, step)]
+            return more[_greatest(lambda place: fits(shares | {name: more[place]}), 0, len(more))]
+
+        for name, share in least.items():
+            shares[name] = most(name)
+            for simpler in _simpler(shares[name], share):
                 if fits(shares | {name: simpler}):
                     shares[name] = simpler
                     break
@@ -120,7 +122,7 @@ class Rate(Step):
 def _takes_for_nothing(before: Standing, after: Standing) -> bool:
     """Whether a model gets clearly fewer frames than a plan gave it, and no other one gains by that."""
     given = {model.name: model.served_hz for model in before.models}
-    fewer = any(model.served_hz < _NEARLY[-1] * given[model.name] for model in after.models)
+    fewer = any(model.served_hz < _CLEARLY * given[model.name] for model in after.models)
     return fewer and not losers(before, after)
 
 
