@@ -47,8 +47,9 @@ def written(folder: Path, target: str, rate_hz: float, models: Sequence[tuple[Pa
     for number, (path, role, every) in enumerate(models):
         text += f'[[models]]\nname = "{path.stem}-{number}"\npath = "{path}"\npriority = "{role}"\nevery = {every}\n'
         shapes = {name: sizes for name, sizes in declared_inputs(str(path)).items() if sizes and None in sizes}
-        for name, sizes in shapes.items():
-            text += f"shapes = {{ {name} = {[size or 1 for size in sizes]} }}\n"
+        if shapes:
+            closed = ", ".join(f"{name} = {[size or 1 for size in sizes]}" for name, sizes in shapes.items())
+            text += f"shapes = {{ {closed} }}\n"
     app = folder / "app.toml"
     app.write_text(text)
     return app
