@@ -144,6 +144,17 @@ def test_frames_of_a_failing_unit_go_to_the_other(app: Path) -> None:
     assert any("u1" in note and "went on" in note for note in result.warnings)
 
 
+def test_what_a_plan_gives_deep_models_is_what_a_long_run_serves(app: Path) -> None:
+    """Its pattern begins with idle units and ends with frames in flight: it shows a tenth too few."""
+    _write(app.parent / "big.onnx", [25] * 20)
+    plan = framefit.plan(app)
+    timetable, big = plan.timetable, plan.timetable.model("big")
+    shown_hz = 30 * timetable.launches_of("big") / timetable.hyperperiod_windows
+    result = framefit.simulate(plan, windows=900, output=app.parent / "run")
+    assert big.served_hz > 1.05 * shown_hz
+    assert result.metrics.models[1].completed / 30 == pytest.approx(big.served_hz, rel=0.03)
+
+
 def test_a_ladder_has_one_replica_each(app: Path) -> None:
     """Timetables that a run may change between have the cuts of each model in common."""
     app.write_text(app.read_text(encoding="utf-8").replace("[[models]]", "[schedule]\nladder = true\n[[models]]", 1))
