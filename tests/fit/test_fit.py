@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import framefit
 from fit_workloads import fitted, outcomes, write_fit_app
 from framefit import DeviceError, InputError, fit, load_workload, plan, simulate
 from framefit.core.files import read_record, write_record
@@ -61,6 +62,8 @@ def test_the_cycles_that_are_missing_are_taken_out(place: Path) -> None:
     assert read_record(place / "out" / "fit.json", FitResult) == result
     assert result.table is None  # layers take what the description says
     assert (place / "out" / "steps" / "02-verify" / "run" / "metrics.json").is_file()
+    page = framefit.write_report(place / "out").read_text(encoding="utf-8")
+    assert page.index("Windows before: fits with fewer frames") < page.index("Windows after: fits")
 
 
 @pytest.mark.usefixtures("quick")

@@ -15,6 +15,8 @@ from framefit.core.verdict import SERVED, Verdict, share_ratio, verdict_of
 from framefit.core.workload import Role
 
 __all__ = [
+    "PLAN_AFTER",
+    "PLAN_BEFORE",
     "FinalAccuracy",
     "FitResult",
     "FitSettings",
@@ -29,6 +31,9 @@ __all__ = [
     "front_of",
 ]
 
+
+PLAN_BEFORE, PLAN_AFTER = "before.timetable.json", "after.timetable.json"
+"""Files of a fit's folder: the plan of the workload as it was given, and as the fit left it."""
 
 StepCost = Literal["none", "accuracy", "rate"]
 StepOutcome = Literal["kept", "no gain", "too inaccurate", "failed", "verified", "missed"]

@@ -12,17 +12,19 @@ from urllib.parse import quote
 import msgspec
 
 from framefit.core.files import read_record, to_toml, write_record, write_whole
-from framefit.core.fit_results import FitResult, FittedModel
+from framefit.core.fit_results import PLAN_AFTER, PLAN_BEFORE, FitResult, FittedModel
 from framefit.core.target import absolute_target, names_file
+from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload, load_workload, names_function
 from framefit.errors import InputError
+from framefit.planning.plan import Plan
 from framefit.training.campaign import SearchFolder
 
 _APP = "app.toml"
 
 
 class FitFolder(SearchFolder):
-    """Where everything new goes: ``app.toml``, ``models/``, ``steps/``, ``measured.table.json`` and ``fit.json``."""
+    """All that is new: ``app.toml``, ``models/``, ``steps/``, ``measured.table.json``, plans, ``fit.json``."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path.resolve(), "fit")
@@ -69,12 +71,17 @@ class FitFolder(SearchFolder):
             file.write(Path(fitted.path).read_bytes())
         return msgspec.structs.replace(fitted, path=str(path))
 
-    def write(self, result: FitResult, workload: Workload, app: Path) -> FitResult:
-        """The workload as it stands, and the record; both whole.
+    def write_before(self, timetable: Timetable) -> None:
+        """The plan of the workload as it was given."""
+        write_record(self.path / PLAN_BEFORE, timetable, force=True)
+
+    def write(self, result: FitResult, planned: Plan, app: Path) -> FitResult:
+        """The workload as it stands with its plan, and the record; all of them whole.
 
         Returns:
             The record as it was written.
         """
+        workload = planned.workload
         for module in _modules(workload, app.resolve().parent):
             if module.is_dir():
                 shutil.copytree(module, self.path / module.name, dirs_exist_ok=True)
@@ -82,6 +89,7 @@ class FitFolder(SearchFolder):
                 shutil.copyfile(module, self.path / module.name)
         with write_whole(self.path / _APP, force=True) as file:
             file.write(to_toml(self._relative(workload)).encode())
+        write_record(self.path / PLAN_AFTER, planned.timetable, force=True)
         models = tuple(self._moved(model, self.name_of) for model in result.models)
         stored = msgspec.structs.replace(result, models=models)
         write_record(self.mark, stored, force=True)

@@ -184,6 +184,8 @@ class FitLoop:
         """The fit; what was done so far, where the user interrupts it."""
         interrupted = fits = accurate = False
         offers: Sequence[Offer] = ()
+        if self.folder is not None and self._before is self._situation.standing:
+            self.folder.write_before(self._situation.planned.timetable)
         try:
             if apply:
                 self._context.taking = True
@@ -541,7 +543,7 @@ class FitLoop:
     def _written(self, result: FitResult) -> FitResult:
         if self.folder is None:
             return result
-        return self.folder.write(result, self._situation.workload, self._app)
+        return self.folder.write(result, self._situation.planned, self._app)
 
     def _seconds_left(self) -> float:
         return self.settings.max_seconds - self._ledger.running_s

@@ -217,6 +217,13 @@ class PlanPicture:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """Plans side by side on a page, each with its title; a terminal leaves them away."""
+
+    plans: Sequence[tuple[str, PlanPicture]]
+
+
+@dataclass(frozen=True)
 class RunPicture:
     """Windows of a run as a terminal draws them."""
 
@@ -238,7 +245,7 @@ class Folded:
     content: Description
 
 
-Block = Section | Sentences | Prose | Facts | Shares | PlanPicture | RunPicture | Timeline | Folded
+Block = Section | Sentences | Prose | Facts | Shares | PlanPicture | Beside | RunPicture | Timeline | Folded
 
 
 @dataclass(frozen=True)

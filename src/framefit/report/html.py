@@ -24,6 +24,7 @@ from framefit.core.timetable import Timetable
 from framefit.core.tree_results import TreeifyResult
 from framefit.report.description import (
     NONE,
+    Beside,
     Block,
     Cell,
     Description,
@@ -44,6 +45,7 @@ from framefit.report.description import (
 from framefit.report.drawing import WindowPictures, need_picture
 from framefit.report.formats import format_bytes, format_duration
 from framefit.report.sections import kind_of
+from framefit.report.sections.fit import FitContent
 from framefit.report.sections.plan import PlanContent, format_beat
 from framefit.report.sections.profile import ProfileContent
 from framefit.report.sections.run import RunContent
@@ -53,7 +55,15 @@ __all__ = ["Content", "write_plan_page", "write_report_page", "write_timeline_pa
 
 
 Content = (
-    FitResult | RunContent | PlanContent | ProfileContent | LatencyTable | LossStudy | SparsityResult | TreeifyResult
+    FitContent
+    | FitResult
+    | RunContent
+    | PlanContent
+    | ProfileContent
+    | LatencyTable
+    | LossStudy
+    | SparsityResult
+    | TreeifyResult
 )
 _EQUAL, _NOTABLE = 5e-4, 0.05  # relative differences: that no three digits show, and that is coloured
 _SORTED_ROWS = 4  # shorter tables need no sorting
@@ -340,11 +350,12 @@ def _sorting(section: Section) -> str:
 
 @dataclass(frozen=True)
 class _Group:
-    """Panels side by side, or one under the other where they are ``wide``; a picture; or what is folded."""
+    """Panels side by side, or one under the other where they are ``wide``; a picture; plans; or what is folded."""
 
     panels: Sequence[Block] = ()
     wide: bool = False
     drawn: PlanPicture | Timeline | None = None
+    beside: Beside | None = None
     folded: Folded | None = None
 
 
@@ -352,12 +363,14 @@ def _groups(blocks: Sequence[Block]) -> Iterator[_Group]:
     panels: list[Block] = []
     wide = False
     for block in blocks:
-        single = isinstance(block, PlanPicture | Timeline | Folded | RunPicture)
+        single = isinstance(block, PlanPicture | Beside | Timeline | Folded | RunPicture)
         if panels and (single or wide != getattr(block, "wide", False)):
             yield _Group(panels, wide)
             panels = []
         if isinstance(block, PlanPicture | Timeline):
             yield _Group(drawn=block)
+        elif isinstance(block, Beside):
+            yield _Group(beside=block)
         elif isinstance(block, Folded):
             yield _Group(folded=block)
         elif not isinstance(block, RunPicture):  # of terminals

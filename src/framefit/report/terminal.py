@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from framefit.report.description import (
+    Beside,
     Block,
     Cell,
     Description,
@@ -117,7 +118,7 @@ def _block(block: Block) -> list[RenderableType]:
             return [terminal_picture(block.rows)]
         case PlanPicture():
             return [*plan_pictures(block.timetable), *map(_story, block.stories)]
-        case Timeline() | Folded():  # of pages
+        case Timeline() | Folded() | Beside():  # of pages
             return []
 
 

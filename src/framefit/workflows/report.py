@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from framefit.core.files import check_new, decode_json, from_data, read_bytes, read_record, write_record, write_whole
-from framefit.core.fit_results import FitResult
+from framefit.core.fit_results import PLAN_AFTER, PLAN_BEFORE, FitResult
 from framefit.core.formats import format_of
 from framefit.core.host_view import HostView
 from framefit.core.latency_table import read_table
@@ -32,6 +32,7 @@ from framefit.report.description import Subject
 from framefit.report.drawing import run_picture
 from framefit.report.html import Content, write_report_page
 from framefit.report.perfetto import write_perfetto
+from framefit.report.sections.fit import FitContent
 from framefit.report.sections.plan import PlanContent
 from framefit.report.sections.profile import ProfileContent
 from framefit.report.sections.run import RunContent
@@ -242,8 +243,15 @@ def _profile(folder: Path) -> ProfileContent:
     return ProfileContent(profile, Happened(*read_events(events)) if events.is_file() else None)
 
 
+def _fit(record: Path) -> FitContent:
+    """The record of a fit; an older one has no timetables beside it."""
+    places = (record.parent / name for name in (PLAN_BEFORE, PLAN_AFTER))
+    before, after = (read_record(path, Timetable) if path.is_file() else None for path in places)
+    return FitContent(read_record(record, FitResult), before, after)
+
+
 _FOLDERS: dict[str, Callable[[Path], Content]] = {  # by the file that only such a folder has
-    "fit.json": lambda folder: read_record(folder / "fit.json", FitResult),
+    "fit.json": lambda folder: _fit(folder / "fit.json"),
     "run.json": _run,
     "profile.json": _profile,
     "loss_study.json": lambda folder: read_record(folder / "loss_study.json", LossStudy),
@@ -255,7 +263,7 @@ _FILES: tuple[tuple[set[str], Callable[[Path], Content]], ...] = (  # by keys th
     ({"fingerprint", "entries"}, read_table),
     ({"dense", "configurations"}, lambda path: read_record(path, SparsityResult)),
     ({"original", "candidates"}, lambda path: read_record(path, TreeifyResult)),
-    ({"settings", "before", "after"}, lambda path: read_record(path, FitResult)),
+    ({"settings", "before", "after"}, _fit),
     ({"drawn", "buffers", "sizes"}, lambda path: read_record(path, LossStudy)),
     ({"totals_by_kind", "events"}, lambda path: _profile(path.parent)),
     ({"residual_utilisation_ratio", "misses"}, lambda path: _run(path.parent)),

@@ -14,6 +14,7 @@ __all__ = ["kind_of"]
 
 
 _KINDS = {  # in the order of a page: class of the content, its file here, and its Kind there
+    "FitContent": ("fit", "KIND"),
     "FitResult": ("fit", "KIND"),
     "RunContent": ("run", "KIND"),
     "Metrics": ("run", "KIND"),

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from framefit.core.fit_results import FitResult, FittedModel, ProposedStep
+from framefit.core.timetable import Timetable
 from framefit.report.charts import Axis, Chart, Line, colour, percent_axis, row_height_px
 from framefit.report.description import (
     NONE,
+    Beside,
     Block,
     Cell,
     Description,
     Facts,
     Kind,
+    PlanPicture,
     Quantity,
     Section,
     Sentences,
@@ -26,13 +30,42 @@ from framefit.report.description import (
 )
 from framefit.report.formats import format_duration, format_percent, format_ratio
 
+__all__ = ["FitContent"]
+
 _GOOD = ("kept", "verified")
 _COSTS = {"none": "nothing", "accuracy": "accuracy", "rate": "frames"}
 
 
-def _describe(result: FitResult, *, folder: Path | None = None, **_: object) -> Description:
+@dataclass(frozen=True)
+class FitContent:
+    """A fit, and its plans.
+
+    Attributes:
+        before: of the workload as it was given; ``None``: not known.
+        after: as the fit left it; likewise.
+    """
+
+    result: FitResult
+    before: Timetable | None = None
+    after: Timetable | None = None
+
+
+def _describe(content: FitContent | FitResult, *, folder: Path | None = None, **_: object) -> Description:
     """A fit: the verdict, steps, what each model asks for and gets, and what is left; ``folder`` is where it lies."""
-    return Description(_verdict(result), list(_quantities(result)), list(_blocks(result, folder)))
+    content = FitContent(content) if isinstance(content, FitResult) else content
+    result = content.result
+    return Description(_verdict(result), list(_quantities(result)), [*_windows(content), *_blocks(result, folder)])
+
+
+def _windows(content: FitContent) -> Iterator[Block]:
+    """The windows before and after, where the steps changed the plan."""
+    before, after = content.before, content.after
+    if before is None or after is None or not any(step.outcome == "kept" for step in content.result.steps):
+        return
+    titles = [f"Windows {when}: {plan.verdict}" for when, plan in (("before", before), ("after", after))]
+    yield Beside(
+        [(title, PlanPicture(plan, None, (), "quantile")) for title, plan in zip(titles, (before, after), strict=True)]
+    )
 
 
 def _verdict(result: FitResult) -> Verdict:
@@ -226,7 +259,8 @@ def _points(drop: float) -> str:
     return f"{100 * drop:.2f} points"
 
 
-def _charts(named: Sequence[tuple[str, FitResult]]) -> Iterator[Chart]:
+def _charts(contents: Sequence[tuple[str, FitContent | FitResult]]) -> Iterator[Chart]:
+    named = [(name, content.result if isinstance(content, FitContent) else content) for name, content in contents]
     several = len(named) > 1
     lines = []
     for place, (name, result) in enumerate(named):
@@ -278,4 +312,4 @@ def _charts(named: Sequence[tuple[str, FitResult]]) -> Iterator[Chart]:
         )
 
 
-KIND: Kind[FitResult] = Kind(noun="fit", plural="fits", describe=_describe, charts=_charts)
+KIND: Kind[FitContent | FitResult] = Kind(noun="fit", plural="fits", describe=_describe, charts=_charts, uses=("plan",))
