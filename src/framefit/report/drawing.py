@@ -448,7 +448,9 @@ class WindowPictures:
         """
         window, start = self._timetable.windows[place], self._starts[place]
         flying = sum(len(self._flying.get((number, place), ())) for number in range(len(self._lanes)))
-        caption = f"from {format_duration(start)}; {flying} frame{'s' * (flying != 1)} in flight"
+        caption = f"from {format_duration(start)}"
+        if self._lanes:
+            caption += f"; {flying} frame{'s' * (flying != 1)} in flight"
         parts = [
             f'<figure class="cell" data-window="{window.index}">',
             f"<figcaption><b>Window {window.index}</b> <span>{caption}</span></figcaption>",

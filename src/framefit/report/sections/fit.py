@@ -8,6 +8,7 @@ from pathlib import Path
 
 from framefit.core.fit_results import FitResult, FittedModel, ProposedStep
 from framefit.core.timetable import Timetable
+from framefit.core.verdict import share_ratio
 from framefit.report.charts import Axis, Chart, Line, colour, percent_axis, row_height_px
 from framefit.report.description import (
     NONE,
@@ -101,7 +102,7 @@ def _quantities(result: FitResult) -> Iterator[Quantity]:
     before, after = result.before, result.after
     remark = f"before: {format_ratio(before.load_ratio)}"
     yield Quantity("Asked of the units", after.load_ratio, format_ratio(after.load_ratio), remark, "less", card=True)
-    share = after.least_share_ratio
+    share = min((share_ratio(model) for model in after.models_by(before)), default=1.0) if after.feasible else 0.0
     remark = f"of what it asks for; before: {format_ratio(before.least_share_ratio)}"
     yield Quantity("Least served model gets", share, format_ratio(share), remark, "more", card=True)
     slack = after.worst_slack_ns
