@@ -91,6 +91,13 @@ def test_silences_longer_than_half_a_wrap_keep_the_time() -> None:
     assert min(each.matched for each in found) >= 0.998
 
 
+def test_silences_longer_than_a_wrap_keep_the_time() -> None:
+    """Of a clock that wraps around every 1.05 ms the program says how often it did, unless a stall is as long."""
+    case = ForeignCase(burst=40, loss=0.2, wrap_bits=20, inferences=100, stalls=0.0)
+    found = scores(case, range(3))
+    assert min(each.matched for each in found) >= 0.998
+
+
 @pytest.mark.parametrize(
     ("case", "error"), [(ForeignCase(burst=20, drift=0.15), 0.042), (ForeignCase(loss=0.4, drift=0.15), 0.023)]
 )

@@ -140,8 +140,9 @@ _LATE_PART = 8  # of a period: packets are late by what buffers hold, and silent
 def unwrapped_ns(time_ns: npt.NDArray[np.int64], meta: TraceMeta) -> npt.NDArray[np.int64]:
     """Times without the jumps of a counter that wraps around.
 
-    A step back by up to an eighth of the counter's period is a packet that arrives a little late; any other step goes
-    forward. A silence of seven eighths of a period or more cannot be detected.
+    A step back by up to an eighth of the counter's period is a packet that arrives a little late, if the next one is
+    not behind it but behind the one before; any other step goes forward. A silence of a period or more cannot be
+    detected.
 
     Args:
         time_ns: int64, in order of arrival.
@@ -155,6 +156,9 @@ def unwrapped_ns(time_ns: npt.NDArray[np.int64], meta: TraceMeta) -> npt.NDArray
     period = (1 << meta.wrap_bits) * meta.resolution_ns
     if period > np.iinfo(np.int64).max // 2:
         return time_ns
-    late = period // _LATE_PART
-    steps = (np.diff(time_ns) + late) % period - late
+    steps = np.diff(time_ns) % period
+    back = np.flatnonzero(steps > period - period // _LATE_PART)
+    over = time_ns[np.minimum(back + 2, len(time_ns) - 1)] - time_ns[back]
+    late = back[(back + 2 == len(time_ns)) | (over % period < steps[np.minimum(back + 1, len(steps) - 1)])]
+    steps[late] -= period
     return np.concatenate([time_ns[:1], time_ns[0] + np.cumsum(steps)]).astype(np.int64)

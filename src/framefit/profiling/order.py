@@ -207,16 +207,18 @@ def log_likelihood(reconstruction: Reconstruction, trace: Trace, sequence: Seque
     """
     if len(trace) < 2:
         return 0.0
-    time_ns, log = unwrapped_ns(trace.time_ns, trace.meta), reconstruction.log
+    log = reconstruction.log
     sends = np.repeat(sequence.recorded(trace.meta.selected_kinds), 2)
     edge = 2 * operation_positions(log, sequence)
     edge, packet = np.concatenate([edge, edge + 1]), np.concatenate([log.start_event, log.end_event])
+    time_ns = np.concatenate([log.start_ns, log.end_ns])
     launch = np.tile(log.inference, 2)
     received = packet >= 0
-    edge, packet, launch = edge[received], packet[received], launch[received]
+    edge, packet, launch, time_ns = edge[received], packet[received], launch[received], time_ns[received]
     programs = np.zeros(1, np.int64) if sequence.launch_program is None else sequence.launch_program.astype(np.int64)
     unmatched = len(trace) - len(packet)
-    result = unmatched * (np.log(_SPURIOUS / 4) - np.log(max(float(np.median(np.diff(np.sort(time_ns)))), 1.0)))
+    apart_ns = float(np.median(np.diff(np.sort(unwrapped_ns(trace.time_ns, trace.meta)))))
+    result = unmatched * (np.log(_SPURIOUS / 4) - np.log(max(apart_ns, 1.0)))
     for track in range(sequence.tracks):
         mine = sends & np.repeat(sequence.track == track, 2)
         number = np.cumsum(mine) - 1
@@ -230,7 +232,7 @@ def log_likelihood(reconstruction: Reconstruction, trace: Trace, sequence: Seque
         cycle, turn = (launch[here], 0) if len(begin) > 2 else (0, launch[here])
         place = begin[cycle] + number[edge[here]] - before[program] + turn * len(events)
         by_place = np.argsort(place, kind="stable")
-        place, edges, times = place[by_place], edge[here][by_place], time_ns[packet[here]][by_place]
+        place, edges, times = place[by_place], edge[here][by_place], time_ns[here][by_place]
         lost, took = np.diff(place) - 1, np.maximum(np.diff(times), 0).astype(np.float64)
         usual = np.repeat(sequence.expected_ns, 2) * np.tile([0, 1], len(sequence.expected_ns))
         direct, into = lost == 0, edges[1:]

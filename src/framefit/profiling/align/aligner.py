@@ -76,7 +76,7 @@ from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 Ints = npt.NDArray[np.int64]
 _NODES = 1 << 17  # matches kept in assignments that are still possible: some 30,000 packets
 _WIDE = 4096
-_SCORE, _NUMBER, _LAUNCH, _PLACE, _SPEED, _NODE = 0, 4, 5, 6, 7, 10  # columns of an assignment
+_SCORE, _TIME, _NUMBER, _LAUNCH, _PLACE, _SPEED, _SHIFT, _NODE = 0, 1, 4, 5, 6, 7, 10, 11  # columns of an assignment
 
 
 class BeamSearch:
@@ -93,7 +93,7 @@ class BeamSearch:
         self._beam = np.zeros((_WIDE, BEAM))
         self._beam[0, _NUMBER] = self._beam[0, _LAUNCH] = self._beam[0, _NODE] = -1
         self._size, self._used, self._unmatched, self._since_restart = 1, 0, 0, 0
-        self._nodes = np.empty((_NODES, 4), np.int64)
+        self._nodes = np.empty((_NODES, 5), np.int64)
         self._token = 0  # of the first packet in ``_open``
         self._pending = EMPTY_QUEUE
 
@@ -147,7 +147,7 @@ class BeamSearch:
             self._size = 1
             self._used = compact(self._beam, self._size, self._nodes, self._used)
         if self._used > _NODES // 2:
-            self._nodes = np.concatenate([self._nodes[: self._used], np.empty((_NODES, 4), np.int64)])
+            self._nodes = np.concatenate([self._nodes[: self._used], np.empty((_NODES, 5), np.int64)])
 
     def _best(self) -> int:
         return int(np.argmax(self._beam[: self._size, _SCORE]))
@@ -202,7 +202,7 @@ class BeamSearch:
             packet=np.zeros(len(beam), np.int64),
             launch=launch,
             event=track.first[program] + place,
-            time=beam[:, 1],
+            time=beam[:, _TIME] + beam[:, _SHIFT],
             marked=np.zeros(len(beam), np.bool_),
             packets=0,
         )
@@ -333,6 +333,7 @@ class MultiCoreSearch:
             submit_ns=self._submit,
             offset_ns=np.nan if model.offset_ns is None else model.offset_ns,
             submit_var=model.submit_var,
+            wrap_ns=0.0 if self._meta.wrap_bits is None else float(self._meta.resolution_ns << self._meta.wrap_bits),
         )
 
     def learn(self, queues: list[Queue]) -> SampleEstimates:

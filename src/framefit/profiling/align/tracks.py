@@ -74,6 +74,7 @@ class LaunchTiming(NamedTuple):
         submit_ns: float64, submit times of the host; empty if they are not known.
         offset_ns: offset from there to the device's clock, for a search that begins; NaN if it is not known.
         submit_var: variance of the time from a submit to the begin of the launch.
+        wrap_ns: after which time stamps begin again; 0: they do not.
     """
 
     low: int
@@ -86,6 +87,7 @@ class LaunchTiming(NamedTuple):
     submit_ns: Floats
     offset_ns: float
     submit_var: float
+    wrap_ns: float = 0.0
 
 
 def make_track(sequence: Sequence, number: int, kinds: int, recorded: npt.NDArray[np.bool_] | None = None) -> Track:

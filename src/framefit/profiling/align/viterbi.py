@@ -7,9 +7,9 @@ packet is matched to one of the events after it (those between were lost) or is 
 since is judged by the sum of the transitions' times. The search keeps a beam of assignments; what all of them
 agree on is settled.
 
-Each row of ``nodes`` is a match: the packet's token, launch, place, and the row of the previous match (-1: none,
-or settled long ago). An assignment ends with a row, and assignments share all rows before the one where they
-part.
+Each row of ``nodes`` is a match: the packet's token, launch, place, the row of the previous match (-1: none,
+or settled long ago), and by how much later it was than its time stamp says. An assignment ends with a row, and
+assignments share all rows before the one where they part.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ Floats = npt.NDArray[np.float64]
 
 # Columns of an assignment: its score, the time, nominal time, nominal variance and number of the
 # latest event, the launch and place of that event, the speed, the nominal time that the track waited,
-# the offset from the host's clock to the device's (NaN: not known yet), and the node that it ends with.
-_SCORE, _TIME, _MEAN, _VAR, _NUMBER, _LAUNCH, _PLACE, _SPEED, _IDLE, _OFFSET, _NODE = range(11)
-BEAM = 11
+# the offset from the host's clock to the device's (NaN: not known yet), what its times are later than the packets say,
+# as the clock wrapped around unseen, and the node that it ends with.
+_SCORE, _TIME, _MEAN, _VAR, _NUMBER, _LAUNCH, _PLACE, _SPEED, _IDLE, _OFFSET, _SHIFT, _NODE = range(12)
+BEAM = 12
 """Numbers that make up an assignment."""
 _BITS = 12
 _WIDEST = 1 << _BITS  # assignments that one packet may give rise to, before they are thinned out
@@ -45,6 +46,10 @@ _STEADY = 0.1  # relative deviation of a time that tells as much of the speed as
 _BACKLOG = 16  # launches that may wait in the device's queue when a search starts afresh
 _FOLLOW = 0.1  # how fast the offset follows launches that begin when they are due,
 _RISE = 0.02  # and ones that begin later
+_WRAPS = 64  # times that a clock may have wrapped around between two packets of a track, beyond what others show
+_EACH_WRAP, _EACH_LAUNCH = 0.5, 0.75  # nats: of silences that times allow, shorter ones are likelier
+_WRAPPED = 12.0  # how much less likely than the best assignment one may become by such a silence
+_FEWER = 0.5  # of the events that such a silence should have: so many were lost at least
 _SKIP = 4.0  # launches: a gap longer than this is searched by time, not event by event
 
 
@@ -139,7 +144,7 @@ class Workspace(NamedTuple):
 @njit(cache=True, nogil=True, error_model="numpy")
 def _push(
     fresh: Any, slots: Any, size: Any, token: Any, score: Any, time: Any, mean: Any, var: Any, number: Any,
-    launch: Any, place: Any, speed: Any, idle: Any, offset: Any, node: Any,
+    launch: Any, place: Any, speed: Any, idle: Any, offset: Any, shift: Any, node: Any,
 ) -> Any:  # fmt: skip
     """Add an assignment unless a better one ends with the same match; return the new size."""
     at = number & (_SLOTS - 1)
@@ -167,6 +172,7 @@ def _push(
     fresh[row, _SPEED] = speed
     fresh[row, _IDLE] = idle
     fresh[row, _OFFSET] = offset
+    fresh[row, _SHIFT] = shift
     fresh[row, _NODE] = node
     return size
 
@@ -249,7 +255,7 @@ def _score_of_rank(fresh: Any, count: Any, cap: Any, low: Any, high: Any) -> Any
 def _add_starts(
     workspace: Any, size: Any, token: Any, costs: Any, track: Any, timing: Any,
     symbol: Any, time: Any, low: Any, high: Any, score: Any, speed: Any, offset: Any,
-    node: Any,
+    shift: Any, node: Any,
 ) -> Any:  # fmt: skip
     """Add an assignment for every event of ``symbol`` in the launches from ``low`` to below ``high``."""
     cyclic = len(track.launch_program) == 0
@@ -268,7 +274,7 @@ def _add_starts(
                 missing = abs(np.int64(number + place - timing.overwritten))
                 lost = _loss_log(costs.kept, costs.opened, costs.lengths, missing)
                 here += max(lost, -6.0 - math.log(track.events))
-            begin = time - track.since_begin[event] * speed
+            begin = time + shift - track.since_begin[event] * speed
             here += _disagreement(
                 costs.disagreement, timing.begin_ns, timing.first_launch, timing.tolerance_ns, launch, begin
             )
@@ -284,7 +290,7 @@ def _add_starts(
             size = _push(
                 workspace.fresh, workspace.slots, size, token, here, time, mean + track.local_mean[event],
                 var + track.local_var[event], number + place, launch, place, speed,
-                idle + track.local_idle[event], since, node,
+                idle + track.local_idle[event], since, shift, node,
             )  # fmt: skip
     return size
 
@@ -343,7 +349,7 @@ def assign_packets(
     idle_before, since_begin, since_var = track.idle_before, track.since_begin, track.since_var
     symbols_each, events, period_ns = track.symbols, track.events, track.period_ns
     period_var, period_idle = track.period_var, track.period_idle
-    submit_ns, begin_ns, lengths = timing.submit_ns, timing.begin_ns, costs.lengths
+    submit_ns, begin_ns, lengths, wrap_ns = timing.submit_ns, timing.begin_ns, costs.lengths, timing.wrap_ns
     fresh, slots, floor_ns2, stall_ns = workspace.fresh, workspace.slots, costs.floor_ns2, costs.stall_ns
     launch_var = costs.launch_var
     cyclic, submits = len(programs) == 0, len(submit_ns) > 0
@@ -351,7 +357,7 @@ def assign_packets(
     width = min(_WIDEST, beam.shape[0])
     index, worth = begin, 0.0
     while index < len(times) and used + width <= len(nodes):
-        time, symbol, count = times[index], symbols[index], np.int64(0)
+        stamp, symbol, count = times[index], symbols[index], np.int64(0)
         kept, opened = (costs.marked_kept, costs.marked_opened) if marks[index] else (costs.kept, costs.opened)
         lead, top = 0, -np.inf
         for row in range(size):
@@ -360,142 +366,174 @@ def assign_packets(
         best = top
         top += costs.spurious  # at least this is reached: nothing much below it has to be kept
         for row in range(size):
-            score0, time0, mean00, speed = beam[row, _SCORE], beam[row, _TIME], beam[row, _MEAN], beam[row, _SPEED]
+            score0, stamp0, mean00, speed = beam[row, _SCORE], beam[row, _TIME], beam[row, _MEAN], beam[row, _SPEED]
+            shift0 = beam[row, _SHIFT]
+            time0 = stamp0 + shift0
             var00, idle00, offset0, node0 = beam[row, _VAR], beam[row, _IDLE], beam[row, _OFFSET], beam[row, _NODE]
-            number0, launch0, place = (
+            number0, launch0, place0 = (
                 np.int64(beam[row, _NUMBER]), np.int64(beam[row, _LAUNCH]), np.int64(beam[row, _PLACE]),
             )  # fmt: skip
             expected = False
-            since, launch = time - time0, launch0
-            if symbol < 0:
-                launch = timing.end
-            elif launch0 < 0:
+            if symbol >= 0 and launch0 < 0:
                 count = _add_starts(
-                    workspace, count, token, costs, track, timing, symbol, time, timing.low, timing.high, score0, 1.0,
-                    timing.offset_ns, -2.0,
+                    workspace, count, token, costs, track, timing, symbol, stamp, timing.low, timing.high, score0, 1.0,
+                    timing.offset_ns, 0.0, -2.0,
                 )  # fmt: skip
                 since_restart = 0
-                launch = timing.end
-            jumped = since < _SKIP * period_ns * speed
-            tried = passed = 0
-            while launch < timing.end and tried < _LAUNCHES and passed < _PASSED:
-                passed += 1
-                program = 0 if cyclic else programs[launch]
-                kind = program * symbols_each + symbol
-                at, until = occurs_first[kind], occurs_first[kind + 1]
-                if at < until:
-                    tried += 1
-                    if cyclic:
-                        number, mean0, var0, idle0 = (
-                            launch * events, launch * period_ns, launch * period_var, launch * period_idle,
-                        )  # fmt: skip
-                    else:
-                        number, mean0, var0, idle0 = (
-                            count_before[launch], mean_before[launch], var_before[launch], idle_before[launch],
-                        )  # fmt: skip
-                    at = _first_after(occurs, at, until, place)
-                    beyond = False
-                    while at < until:
-                        spot = occurs[at]
-                        event = first[program] + spot
-                        mean, var = mean0 + local_mean[event], var0 + local_var[event]
-                        mu = (mean - mean00) * speed
-                        var_here = (var - var00) * speed * speed + floor_ns2
-                        var_here += launch_var * mu * min(mu, period_ns)  # launches vary for themselves
-                        soonest, soonest_var, offset, refused = mu, var_here, offset0, 0.0
-                        if submits and launch > launch0:
-                            begin_at = since_begin[event] * speed + submit_ns[launch]
-                            since_v = (since_var[event] + launch_var * since_begin[event] ** 2) * speed * speed
-                            if begin_at + offset - time0 > mu:
-                                mu, var_here = begin_at + offset - time0, since_v + timing.submit_var
-                            ahead = begin_at + offset - time  # nothing begins before it is submitted
-                            if (
-                                known
-                                and ahead > 0.0
-                                and ahead * ahead > _REACH * _REACH * (since_v + timing.submit_var)
-                            ):
-                                refused = costs.disagreement
-                            offset = _updated_offset(offset, time - begin_at, since_v, timing.submit_var, mu > soonest)
-                        excess, less = since - mu, 0.0
-                        waits = idle0 + local_idle[event]
-                        if excess < 0.0:  # the track need not have waited
-                            less = min(waits - idle00, period_ns) * speed + mu - soonest
-                            must = excess + less
-                            if must < 0.0 and must * must > _REACH * _REACH * soonest_var:
-                                beyond = True
-                                break
-                        lost = number + spot - number0 - 1
-                        chance, trust = -np.inf, 2.0
-                        if excess <= 0.0 or excess * excess <= _HOPELESS * var_here:
-                            chance = -0.5 * excess * excess / var_here - 0.5 * math.log(6.283185307179586 * var_here)
-                        if excess * excess <= 4.0 * var_here:
-                            expected |= lost == 0 and chance + kept > costs.spurious + 0.5 * costs.beam
-                        else:
-                            usual = chance
-                            if excess > 0.0:  # any of the transitions may have been late
-                                chance = max(chance, _delay_log(costs.stalls, lost + 1, excess + stall_ns))
-                                if launch > launch0:
-                                    chance = max(chance, _delay_log(costs.pauses, 1, excess + stall_ns))
-                            elif excess + less > 0.0:
-                                chance = max(chance, costs.early - math.log(less))
-                            if chance > usual:  # a delay says little of the speed
-                                trust = _DELAYED
-                        losses = _loss_log(kept, opened, lengths, lost)
-                        if launch > launch0 + 1:  # or those before were never recorded
-                            ends = (launch0 + 1) * events if cyclic else count_before[launch0 + 1]
-                            losses = max(
-                                losses,
-                                _hidden_log(costs.hidden, launch - launch0 - 1)
-                                + _loss_log(kept, opened, lengths, ends - 1 - number0)
-                                + _loss_log(kept, opened, lengths, spot),
-                            )
-                        score = score0 + chance + losses + refused
-                        if lost > 0 and launch > launch0 and score > top - costs.beam:  # else the track knows better
-                            score += _disagreement(
-                                costs.disagreement, begin_ns, timing.first_launch, timing.tolerance_ns, launch,
-                                time - since_begin[event] * speed,
-                            )  # fmt: skip
-                        if score > top - costs.beam:
-                            change = 0.0
-                            if mu <= soonest:  # what varies much by itself says little of the speed
-                                usual = trust * math.sqrt(var_here)
-                                change = min(max(excess, -usual), usual) / (mu + costs.inertia_ns)
-                                change *= mu * mu / (mu * mu + var_here / (_STEADY * _STEADY))
-                                change = min(max(change, -0.2), 0.2)
-                            count = _push(
-                                fresh, slots, count, token, score, time, mean, var, number + spot, launch, spot,
-                                speed * (1.0 + change), waits, offset, -3.0 - node0,
-                            )  # fmt: skip
-                            top = max(top, score)
-                        at += 1
-                    if beyond:
-                        break
-                launch += 1
-                place = np.int64(-1)
-                if not jumped and launch > launch0 + 1:
-                    jumped = True
-                    least = max(0.75 * since, since - _WAY * period_ns * speed)
+            wraps = 0 if symbol < 0 or launch0 < 0 else 1 if wrap_ns <= 0.0 else _WRAPS
+            for wrap in range(wraps):
+                shift = shift0 + wrap * wrap_ns
+                time = stamp + shift
+                since, launch, place, rare = time - time0, launch0, place0, 0.0
+                if wrap > 0:
+                    silent = since / (period_ns * speed)
                     if submits:
-                        launch = max(launch, _before(submit_ns, time0 + least - offset0))
-                    else:
-                        launch = _launch_near(track, mean00 + least / speed, launch)
+                        silent = max(_before(submit_ns, time - offset0) - launch0 - 1.0, 0.0)
+                    rare = _EACH_LAUNCH * silent + (0.0 if submits else _EACH_WRAP * wrap)
+                    missing = np.int64(_FEWER * silent * events)
+                    unseen = max(
+                        _loss_log(kept, opened, lengths, missing),
+                        _hidden_log(costs.hidden, max(silent - 1.0, 1.0)) + opened + opened,
+                    )
+                    spread = _STEADY * _STEADY * since
+                    unseen -= 0.5 * math.log(6.283185307179586 * (floor_ns2 + spread * spread)) + rare
+                    if score0 + unseen < top - _WRAPPED:
+                        break
+                    if silent > 2.0:
+                        launch = max(launch, _launch_near(track, mean00 + 0.5 * since / speed, launch))
+                        place = place if launch == launch0 else np.int64(-1)
+                jumped = since < _SKIP * period_ns * speed
+                tried = passed = 0
+                while launch < timing.end and tried < _LAUNCHES and passed < _PASSED:
+                    passed += 1
+                    program = 0 if cyclic else programs[launch]
+                    kind = program * symbols_each + symbol
+                    at, until = occurs_first[kind], occurs_first[kind + 1]
+                    if at < until:
+                        tried += 1
+                        if cyclic:
+                            number, mean0, var0, idle0 = (
+                                launch * events, launch * period_ns, launch * period_var, launch * period_idle,
+                            )  # fmt: skip
+                        else:
+                            number, mean0, var0, idle0 = (
+                                count_before[launch], mean_before[launch], var_before[launch], idle_before[launch],
+                            )  # fmt: skip
+                        at = _first_after(occurs, at, until, place)
+                        beyond = False
+                        while at < until:
+                            spot = occurs[at]
+                            event = first[program] + spot
+                            mean, var = mean0 + local_mean[event], var0 + local_var[event]
+                            mu = (mean - mean00) * speed
+                            var_here = (var - var00) * speed * speed + floor_ns2
+                            var_here += launch_var * mu * min(mu, period_ns)  # launches vary for themselves
+                            soonest, soonest_var, offset, refused = mu, var_here, offset0, 0.0
+                            if submits and launch > launch0:
+                                begin_at = since_begin[event] * speed + submit_ns[launch]
+                                since_v = (since_var[event] + launch_var * since_begin[event] ** 2) * speed * speed
+                                if begin_at + offset - time0 > mu:
+                                    mu, var_here = begin_at + offset - time0, since_v + timing.submit_var
+                                ahead = begin_at + offset - time  # nothing begins before it is submitted
+                                if (
+                                    known
+                                    and ahead > 0.0
+                                    and ahead * ahead > _REACH * _REACH * (since_v + timing.submit_var)
+                                ):
+                                    refused = costs.disagreement
+                                offset = _updated_offset(
+                                    offset, time - begin_at, since_v, timing.submit_var, mu > soonest
+                                )
+                            excess, less = since - mu, 0.0
+                            waits = idle0 + local_idle[event]
+                            if wrap > 0 and excess < 0.0:
+                                if excess * excess > _REACH * _REACH * var_here:
+                                    beyond = True
+                                    break
+                            elif excess < 0.0:  # the track need not have waited
+                                less = min(waits - idle00, period_ns) * speed + mu - soonest
+                                must = excess + less
+                                if must < 0.0 and must * must > _REACH * _REACH * soonest_var:
+                                    beyond = True
+                                    break
+                            lost = number + spot - number0 - 1
+                            chance, trust = -np.inf, 2.0
+                            if excess <= 0.0 or excess * excess <= _HOPELESS * var_here:
+                                chance = -0.5 * excess * excess / var_here - 0.5 * math.log(
+                                    6.283185307179586 * var_here
+                                )
+                            if excess * excess <= 4.0 * var_here:
+                                expected |= lost == 0 and chance + kept > costs.spurious + 0.5 * costs.beam
+                            else:
+                                usual = chance
+                                if excess > 0.0:  # any of the transitions may have been late
+                                    chance = max(chance, _delay_log(costs.stalls, lost + 1, excess + stall_ns))
+                                    if launch > launch0:
+                                        chance = max(chance, _delay_log(costs.pauses, 1, excess + stall_ns))
+                                elif excess + less > 0.0:
+                                    chance = max(chance, costs.early - math.log(less))
+                                if chance > usual:  # a delay says little of the speed
+                                    trust = _DELAYED
+                            losses = _loss_log(kept, opened, lengths, lost)
+                            if launch > launch0 + 1:  # or those before were never recorded
+                                ends = (launch0 + 1) * events if cyclic else count_before[launch0 + 1]
+                                losses = max(
+                                    losses,
+                                    _hidden_log(costs.hidden, launch - launch0 - 1)
+                                    + _loss_log(kept, opened, lengths, ends - 1 - number0)
+                                    + _loss_log(kept, opened, lengths, spot),
+                                )
+                            score = score0 + chance + losses + refused - rare
+                            if (
+                                lost > 0 and launch > launch0 and score > top - costs.beam
+                            ):  # else the track knows better
+                                score += _disagreement(
+                                    costs.disagreement, begin_ns, timing.first_launch, timing.tolerance_ns, launch,
+                                    time - since_begin[event] * speed,
+                                )  # fmt: skip
+                            if score > top - (costs.beam if wrap == 0 else _WRAPPED):
+                                change = 0.0
+                                if mu <= soonest:  # what varies much by itself says little of the speed
+                                    usual = trust * math.sqrt(var_here)
+                                    change = min(max(excess, -usual), usual) / (mu + costs.inertia_ns)
+                                    change *= mu * mu / (mu * mu + var_here / (_STEADY * _STEADY))
+                                    change = min(max(change, -0.2), 0.2)
+                                count = _push(
+                                    fresh, slots, count, token, score, stamp, mean, var, number + spot, launch, spot,
+                                    speed * (1.0 + change), waits, offset, shift, -3.0 - node0,
+                                )  # fmt: skip
+                                top = max(top, score)
+                            at += 1
+                        if beyond:
+                            break
+                    launch += 1
+                    place = np.int64(-1)
+                    if not jumped and launch > launch0 + 1:
+                        jumped = True
+                        least = max(0.75 * since, since - _WAY * period_ns * speed)
+                        if submits:
+                            launch = max(launch, _before(submit_ns, time0 + least - offset0))
+                        else:
+                            launch = _launch_near(track, mean00 + least / speed, launch)
             if not expected and score0 + costs.spurious >= top - costs.beam:  # it may be spurious
                 count = _push(
-                    fresh, slots, count, token, score0 + costs.spurious, time0, mean00, var00, number0, launch0,
-                    np.int64(beam[row, _PLACE]), speed, idle00, offset0, node0,
+                    fresh, slots, count, token, score0 + costs.spurious, stamp0, mean00, var00, number0, launch0,
+                    place0, speed, idle00, offset0, shift0, node0,
                 )  # fmt: skip
         # a fresh start: nothing has fitted for long
         unmatched += 1
         if symbol >= 0 and unmatched > costs.patience and beam[lead, _LAUNCH] >= 0:
             low = max(np.int64(beam[lead, _LAUNCH]), timing.low)
-            waited = (time - beam[lead, _TIME]) / beam[lead, _SPEED]
+            time = stamp + beam[lead, _SHIFT]
+            waited = (stamp - beam[lead, _TIME]) / beam[lead, _SPEED]
             near = _launch_near(track, beam[lead, _MEAN] + waited, low)
             if submits:
                 near = max(low, _before(submit_ns, time - beam[lead, _OFFSET]))
             low = max(low, near - (_BACKLOG if submits else 2))
             count = _add_starts(
-                workspace, count, token, costs, track, timing, symbol, time, low, min(near + 2, timing.end),
-                best + costs.restart, beam[lead, _SPEED], beam[lead, _OFFSET], -3.0 - beam[lead, _NODE],
+                workspace, count, token, costs, track, timing, symbol, stamp, low, min(near + 2, timing.end),
+                best + costs.restart, beam[lead, _SPEED], beam[lead, _OFFSET], beam[lead, _SHIFT],
+                -3.0 - beam[lead, _NODE],
             )  # fmt: skip
             # one that soon led nowhere is followed by narrow ones: of another program's trace they all do
             unmatched, since_restart = 0, np.int64(0) if since_restart >= _HELD else np.int64(_WIDE_PACKETS)
@@ -520,6 +558,7 @@ def assign_packets(
                 nodes[used, 1] = np.int64(fresh[row, _LAUNCH])
                 nodes[used, 2] = np.int64(fresh[row, _PLACE])
                 nodes[used, 3] = np.int64(-3.0 - node)
+                nodes[used, 4] = np.int64(fresh[row, _SHIFT])
                 node = used
                 used += 1
             for column in range(_NODE):
@@ -574,7 +613,7 @@ def matches_of(nodes: Any, path: Any, token: Any, first: Any, programs: Any, tim
         row = path[at]
         packet[at], launch[at] = nodes[row, 0] - token, nodes[row, 1]
         event[at] = nodes[row, 2] + (first[programs[launch[at]]] if len(programs) > 0 else first[0])
-        time[at], marked[at] = times[packet[at]], marks[packet[at]]
+        time[at], marked[at] = times[packet[at]] + nodes[row, 4], marks[packet[at]]
     return packet, launch, event, time, marked
 
 
@@ -592,7 +631,7 @@ def compact(beam: Any, size: Any, nodes: Any, used: Any) -> Any:
     for old in range(used):
         rank[old] = count
         if kept[old]:
-            for column in range(4):
+            for column in range(5):
                 nodes[count, column] = nodes[old, column]
             if nodes[count, 3] >= 0:
                 nodes[count, 3] = rank[nodes[count, 3]]
