@@ -31,6 +31,7 @@ REPLACED = {
 """Metaphors of older names, and the word of docs/architecture.md that stands for each."""
 PARTICIPLES = {"asked", "found", "said", "told"}
 PLAIN_ROOMS = {
+    "boards",
     "cli",
     "core",
     "devices",

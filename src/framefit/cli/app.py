@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -43,10 +44,15 @@ def _options(
 
 
 def main() -> None:
-    """Entry point of the console script; errors end as one message and their exit code."""
+    """Entry point of the console script."""
+    ended(app)
+
+
+def ended(program: Callable[[], object]) -> None:
+    """Call a program; its errors end this one as one message and their exit code."""
     try:
         try:
-            app()
+            program()
         finally:
             sys.stdout.flush()
     except FramefitError as error:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from framefit.boards.registry import BoardSettings
 from framefit.cli.options import Command, add_command
-from framefit.cli.screen import Interrupt, Positions, Progress, Screen, show, show_json, show_line
+from framefit.cli.screen import BoardScreen, Interrupt, Positions, Progress, Screen, show, show_json, show_line
 from framefit.core.files import check_new
 from framefit.core.settings import OverwriteFile, Settings, option, settings_of
 from framefit.core.sparsity import SparsifyOptions
@@ -139,7 +140,7 @@ def cycles(given: dict[str, Any], screen: Screen) -> None:
     show_json(report) if screen.json else show(view(report))
 
 
-class MeasureScreen(Screen, kw_only=True):
+class MeasureScreen(BoardScreen, kw_only=True):
     """Options of the command ``measure`` beside those of the verb."""
 
     no_audit: Annotated[bool, option("The same as --audit none.")] = False
@@ -172,7 +173,7 @@ def measure(given: dict[str, Any], screen: MeasureScreen) -> int:
     return 130 if interrupt.asked else 0
 
 
-@_command(CalibrateSettings, Screen)
+@_command(CalibrateSettings, BoardScreen)
 def calibrate(given: dict[str, Any], screen: Screen) -> int:
     """Measure and store what whole networks take on a device beyond the sum of their layers.
 
@@ -192,7 +193,7 @@ def calibrate(given: dict[str, Any], screen: Screen) -> int:
     return 130 if interrupt.asked else 1 if correction.refused else 0
 
 
-@_command(EstimateSettings, Screen)
+@_command(EstimateSettings, BoardScreen)
 def estimate(given: dict[str, Any], screen: Screen) -> None:
     """Estimate how long a model takes on a device, from the device's latency table.
 
@@ -256,7 +257,7 @@ def table(given: dict[str, Any], screen: Screen) -> None:
     show_json(entries) if screen.json else show(view(entries))
 
 
-@_command(FitOptions, Screen)
+@_command(FitOptions, BoardScreen)
 def fit(given: dict[str, Any], screen: Screen) -> int:
     """Make a workload fit: plan, take the cheapest step that helps, plan again, until a simulation or run proves it.
 
@@ -276,7 +277,7 @@ def fit(given: dict[str, Any], screen: Screen) -> int:
     return 130 if fitted.result.interrupted else 0 if fitted.result.fits else 1
 
 
-class PlanScreen(Screen, kw_only=True):
+class PlanScreen(BoardScreen, kw_only=True):
     """Options of the command ``plan`` beside those of the verb."""
 
     explain: Annotated[
@@ -328,13 +329,21 @@ def plan(given: dict[str, Any], screen: PlanScreen) -> int:
     return 0 if timetable.feasible else 1
 
 
-class RunScreen(Screen, kw_only=True):
-    """Options of the commands ``run`` and ``simulate`` beside those of the verbs."""
+_MaxMissRatio = Annotated[
+    float, option("Part of the frames that may be late or dropped; above it the exit code is 1.", ge=0, le=1)
+]
 
-    max_miss_ratio: Annotated[
-        float,
-        option("Part of the frames that may be late or dropped; above it the exit code is 1.", ge=0, le=1),
-    ] = 0.01
+
+class SimulateScreen(Screen, kw_only=True):
+    """Options of the command ``simulate`` beside those of the verb."""
+
+    max_miss_ratio: _MaxMissRatio = 0.01
+
+
+class RunScreen(BoardScreen, kw_only=True):
+    """Options of the command ``run`` beside those of the verb."""
+
+    max_miss_ratio: _MaxMissRatio = 0.01
 
 
 @_command(RunSettings, RunScreen)
@@ -351,8 +360,8 @@ def run(given: dict[str, Any], screen: RunScreen) -> int:
     return _play(run, given, screen)
 
 
-@_command(SimulateSettings, RunScreen)
-def simulate(given: dict[str, Any], screen: RunScreen) -> int:
+@_command(SimulateSettings, SimulateScreen)
+def simulate(given: dict[str, Any], screen: SimulateScreen) -> int:
     """Simulate a workload on a described device: would its models meet their deadlines on that board?
 
     The dispatcher is the one of framefit run, in virtual time; the plan is made from the target's description. Ctrl-C
@@ -369,7 +378,7 @@ def simulate(given: dict[str, Any], screen: RunScreen) -> int:
     return _play(simulate, given, screen)
 
 
-def _play(verb: Callable[..., RunResult], given: dict[str, Any], screen: RunScreen) -> int:
+def _play(verb: Callable[..., RunResult], given: dict[str, Any], screen: RunScreen | SimulateScreen) -> int:
     """Run or simulate until Ctrl-C, show the result, and give the exit code that it means."""
     from framefit.workflows.report import write_views
 
@@ -401,7 +410,7 @@ def _show_run(result: RunResult, *, detail: Detail = "normal") -> None:
     )
 
 
-class ProfileScreen(Screen, kw_only=True):
+class ProfileScreen(BoardScreen, kw_only=True):
     """Options of the command ``profile`` beside those of the verb."""
 
     follow: Annotated[bool, option("Read a raw stream while it arrives, until its end or Ctrl-C.")] = False
@@ -465,7 +474,7 @@ def _follow(given: dict[str, Any], screen: ProfileScreen) -> int:
     return 130 if interrupt.asked else 0
 
 
-@_command(ReportSettings, Screen)
+@_command(ReportSettings, BoardScreen)
 def report(given: dict[str, Any], screen: Screen) -> None:
     """Write one page about runs, plans, measurements and searches, to read, print or send.
 
@@ -628,14 +637,33 @@ def targets(given: dict[str, Any], screen: Screen) -> None:
     show_json(target) if screen.json else show(view(target, notes=notes))
 
 
-@_command(None, Screen)
+@_command(None, BoardScreen)
 def doctor(given: dict[str, Any], screen: Screen) -> None:  # noqa: ARG001 - it has no options
     """Show what this machine permits, and how to make its timing steadier.
 
     Example: framefit doctor
+
+    Example: framefit doctor --on pi5
     """
     from framefit.devices.diagnosis import doctor
     from framefit.report.terminal import view
 
     report = doctor()
     show_json(report) if screen.json else show(view(report))
+
+
+@_command(BoardSettings, Screen)
+def board(given: dict[str, Any], screen: Screen) -> int:
+    """Keep a list of your own boards, which --on takes, and look after their jobs.
+
+    A board is reached by your ssh, with keys that you have set up. Framefit is installed there in an environment of its
+    own, in this version. A lost connection ends no job: attach follows it to its end and fetches what it wrote
+    (docs/boards.md).
+
+    Example: framefit board add pi5 ssh://pi@pi5.local
+
+    Example: framefit board attach pi5 measure-0123456789ab
+    """
+    from framefit.cli.boards import board
+
+    return board(given, screen)

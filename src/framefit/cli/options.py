@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from framefit.cli.inputs import check_inputs, known_words
-from framefit.cli.screen import Screen, logged, show_json
+from framefit.cli.screen import BoardScreen, Screen, logged, show_json
 from framefit.core.files import Record
 from framefit.core.settings import Option, Settings, options, settings_of
 from framefit.errors import FramefitError
@@ -57,18 +57,21 @@ def add_command(app: typer.Typer, name: str, verb: type[Settings] | None, screen
     def call(context: typer.Context, **values: Any) -> None:
         try:
             given = given_options(context, every, values)
-            screen_settings = settings_of(
-                screen, {name: given.pop(name) for name in list(given) if name in screen_options}
-            )
+            screen_given = {name: given.pop(name) for name in list(given) if name in screen_options}
+            screen_settings = settings_of(screen, screen_given)
             check_inputs(every, given)
             if verb is not None and "resume" not in given:  # else what is missing is as it was
                 settings_of(verb, given)
             with logged(screen_settings):
-                code = command(given, screen_settings)
+                if isinstance(screen_settings, BoardScreen) and screen_settings.on is not None:
+                    from framefit.cli.boards import perform_there
+
+                    code: int | None = perform_there(screen_settings, name, every, given, screen_given)
+                else:
+                    code = command(given, screen_settings)
         except FramefitError as error:
             if values.get("json"):
-                reason = Reason(error=type(error).__name__, what=error.what, where=error.where, remedy=error.remedy)
-                show_json(reason)
+                show_reason(error)
             raise
         if code:
             raise typer.Exit(code)
@@ -80,6 +83,11 @@ def add_command(app: typer.Typer, name: str, verb: type[Settings] | None, screen
     call.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
     call.__annotations__ = {"context": typer.Context}
     app.command(name)(call)
+
+
+def show_reason(error: FramefitError) -> None:
+    """Print why there is no result as JSON."""
+    show_json(Reason(error=type(error).__name__, what=error.what, where=error.where, remedy=error.remedy))
 
 
 def given_options(context: typer.Context, every: dict[str, Option], values: dict[str, Any]) -> dict[str, Any]:

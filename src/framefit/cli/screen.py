@@ -45,6 +45,17 @@ class Screen(Settings, kw_only=True):
     ] = None
 
 
+class BoardScreen(Screen, kw_only=True):
+    """What commands take, too, that can be done on a board."""
+
+    on: Annotated[
+        str | None,
+        option(
+            "Do it on this board, with its files, as framefit board add named it (docs/boards.md).", metavar="BOARD"
+        ),
+    ] = None
+
+
 @contextlib.contextmanager
 def logged(screen: Screen) -> Iterator[None]:
     """Send the package's messages to stderr, and to the log file, while a command is executed.

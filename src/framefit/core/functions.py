@@ -13,7 +13,19 @@ from typing import Any
 from framefit.core.workload import names_function
 from framefit.errors import InputError
 
-__all__ = ["error_text", "load_function"]
+__all__ = ["error_text", "load_function", "refuse_functions"]
+
+
+_refusals: list[str] = []
+
+
+def refuse_functions(reason: str) -> None:
+    """From now on this process imports no function that a workload names.
+
+    Args:
+        reason: for the message.
+    """
+    _refusals.append(reason)
 
 
 def load_function(spec: str, folder: Path, where: str) -> Callable[..., Any]:
@@ -28,9 +40,13 @@ def load_function(spec: str, folder: Path, where: str) -> Callable[..., Any]:
         where: key or entry, for messages.
 
     Raises:
-        InputError: the module or attribute does not exist, the attribute cannot be called, or the module fails
-            while it is imported.
+        InputError: the module or attribute does not exist, the attribute cannot be called, the module fails while it
+            is imported, or this process imports none.
     """
+    if _refusals:
+        raise InputError(
+            f"{spec!r} is not imported: {_refusals[0]}", where=where, remedy="use files, or run the workload there"
+        )
     if not names_function(spec):
         raise InputError(f"{spec!r} names no function", where=where, remedy='write "module:function"')
     name, _, attribute = spec.partition(":")

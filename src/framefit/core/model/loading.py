@@ -30,7 +30,7 @@ from framefit.core.files import toml_key
 from framefit.core.formats import check_model_file
 from framefit.errors import InputError, UnsupportedError
 
-__all__ = ["declared_inputs", "integer_scalars"]
+__all__ = ["declared_inputs", "external_files", "integer_scalars"]
 
 
 logger = logging.getLogger(__name__)
@@ -225,6 +225,18 @@ PART_DOMAIN = "framefit.parts."
 PART_NOTE = "framefit.part"
 """Key of a part's note in its function's metadata."""
 _DECLARED = "declared"  # key in a graph's metadata: value -> declaration in the file
+
+
+def external_files(path: str | Path) -> tuple[str, ...]:
+    """Names of files beside an ONNX file that hold its weights; none where it cannot be read."""
+    try:
+        proto = onnx.load_model(path, load_external_data=False)
+    except (OSError, DecodeError):
+        return ()
+    tensors = [*proto.graph.initializer, *(a.t for n in proto.graph.node for a in n.attribute if a.HasField("t"))]
+    pairs = (pair for tensor in tensors for pair in tensor.external_data if pair.key == "location")
+    names = dict.fromkeys(pair.value for pair in pairs)
+    return tuple(name for name in names if not Path(name).is_absolute() and ".." not in Path(name).parts)
 
 
 def read_graph(path: str | Path) -> ir.Model:

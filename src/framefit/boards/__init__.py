@@ -1,0 +1,1 @@
+"""Verbs on a user's own board over ssh: agent, files by hash, jobs."""

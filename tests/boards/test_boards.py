@@ -1,0 +1,153 @@
+"""Boards on the command line: the list, what ssh's failures mean, and verbs that are done there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from loopback import Place
+
+from framefit.boards.client import explained
+from framefit.boards.registry import Board, destination
+from workloads import write_app, write_models, write_target
+
+
+def shown(text: str) -> dict[str, object]:
+    """A result on standard output, which is JSON and nothing else."""
+    result = json.loads(text)
+    assert isinstance(result, dict)
+    return result
+
+
+def test_a_board_is_added_listed_checked_and_removed(place: Place, tmp_path: Path) -> None:
+    """The list is a file; a check says what is there, and how far its clock is."""
+    python = shown(place("board", "list", "--json").stdout)["boards"][0]["python"]  # type: ignore[index]
+    added = place("board", "add", "rack", "ssh://me@rack:2222", "--python", python, "--core", "0", "--json")
+    assert added.returncode == 0, added.stderr
+    assert shown(added.stdout)["machine"] == os.uname().machine
+    assert "-p 2222 -- me@rack" in (tmp_path / "ssh.log").read_text()
+    again = place("board", "add", "rack", "rack")
+    assert again.returncode == 2
+    assert "--force" in again.stderr
+    assert "rack: ssh://me@rack:2222" in place("board", "list").stdout
+    checked = shown(place("board", "check", "rack", "--json").stdout)
+    assert 0 < checked["clock_bound_ns"] < 1e9  # type: ignore[operator]
+    assert abs(checked["clock_offset_ns"]) <= checked["clock_bound_ns"]  # type: ignore[operator, arg-type]
+    assert place("board", "remove", "rack").returncode == 0
+    assert place("doctor", "--on", "rack").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("ssh://pi@pi5.local", ("pi@pi5.local", None)),
+        ("ssh://pi@pi5.local:2222", ("pi@pi5.local", "2222")),
+        ("lab-board", ("lab-board", None)),
+        ("pi@10.0.0.5", ("pi@10.0.0.5", None)),
+        ("ssh://root@[fe80::1]:22", ("root@fe80::1", "22")),
+    ],
+)
+def test_addresses(address: str, expected: tuple[str, str | None]) -> None:
+    """Addresses are URLs, or names of ssh's own configuration."""
+    assert destination(address) == expected
+
+
+@pytest.mark.parametrize(
+    "address", ["-oProxyCommand=x", "a b", "ssh://-x@y", "pi@-oX", "http://pi", "", "x;y", "ssh://a:99999"]
+)
+def test_what_ssh_would_read_as_an_option_is_refused(address: str) -> None:
+    """No address becomes an option or a command."""
+    with pytest.raises(ValueError, match="address"):
+        Board(name="x", address=address)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("me@lab: Permission denied (publickey,password).", "ssh-copy-id me@lab"),
+        ("Host key verification failed.", "compare the key"),
+        ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.", "ssh-keygen -R lab"),
+        ("ssh: Could not resolve hostname lab: Name or service not known", "check the address"),
+        ("ssh: connect to host lab port 22: Connection refused", "ssh server"),
+        ("ssh: connect to host lab port 22: Connection timed out", "switched on"),
+        ("\x1b[2Jkex_exchange_identification: odd", "try ssh me@lab"),
+    ],
+)
+def test_a_failure_of_ssh_is_one_message_with_a_remedy(place: Place, tmp_path: Path, said: str, expected: str) -> None:
+    """Nothing waits for a password; what the terminal would obey is left out."""
+    (tmp_path / "refuses").write_text(said + "\n")
+    ended = place("doctor", "--on", "lab")
+    assert ended.returncode == 3
+    assert ended.stdout == ""
+    assert expected in ended.stderr
+    assert "\x1b" not in ended.stderr
+    assert ended.stderr.count("framefit: ") == 1
+
+
+def test_a_missing_installation_is_named() -> None:
+    """What the board's shell says where there is no Framefit."""
+    error = explained(Board(name="pi5", address="pi5"), "bash: line 1: .local/x/python: No such file or directory", 127)
+    assert error is not None
+    assert "framefit board check pi5" in str(error)
+
+
+def test_the_result_of_doctor_is_that_of_the_board(place: Place) -> None:
+    """Standard output is the verb's own; what a .bashrc and libraries print does no harm."""
+    (place.board.parents[1] / "bashrc").write_text("echo welcome; echo FFB1; printf 'x%.0s' 1 2 3\n")
+    (place.board.parents[1] / "environment").write_text("export LANG=C\n")
+    ended = place("doctor", "--on", "lab", "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert shown(ended.stdout).keys() == shown(place("doctor", "--json").stdout).keys()
+    assert place("board", "jobs", "lab").stdout.strip() == "no jobs"
+
+
+def test_a_plan_is_made_there_and_comes_here(place: Place, tmp_path: Path) -> None:
+    """Its files are sent once, absolute paths mean the same on both sides, and exit codes are the verb's."""
+    write_models(tmp_path / "models")
+    write_target(tmp_path / "models")
+    app = write_app(tmp_path / "models", target="target.toml")
+    app.write_text(app.read_text().replace('"small.onnx"', f'"{tmp_path}/models/small.onnx"'))
+    ended = place("plan", str(app), "--on", "lab", "-o", "plan.json", "--page", "plan.html", "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert "MB sent" in ended.stderr
+    assert shown(ended.stdout)["models"]
+    stored = (place.here / "plan.json").read_text()
+    assert str(place.board) not in stored
+    assert str(app.resolve()) in stored
+    assert (place.here / "plan.html").exists()
+    assert place("plan", str(app), "--on", "lab", "-o", "plan.json").returncode == 2
+    contents = {entry.name for entry in (place.board / "files").iterdir()}
+    ended = place("run", str(app), "--on", "lab", "--seconds", "0.3", "--max-miss-ratio", "1")
+    assert ended.returncode == 0, ended.stderr
+    assert (place.here / "runs" / "models-1" / "run.json").exists()
+    new = [place.board / "files" / name for name in {e.name for e in (place.board / "files").iterdir()} - contents]
+    assert all(entry.stat().st_size < 5000 for entry in new)  # the workload, whose paths are those of the job
+
+
+def test_a_table_is_measured_there(place: Place, tmp_path: Path) -> None:
+    """It is of the board, and a report of it is made there, too; an estimate that fails has its exit code."""
+    models = write_models(tmp_path / "models")
+    small = os.path.relpath(models / "small.onnx", place.here)
+    ended = place("measure", small, "--on", "lab", "--repeats", "3", "--audit", "none", "-o", "t.table.json", "-q")
+    assert ended.returncode == 0, ended.stderr
+    assert (place.here / "t.table.json").exists()
+    ended = place("estimate", str(models / "chain.onnx"), "--table", "t.table.json", "--on", "lab", "--json")
+    assert ended.returncode == 2
+    assert shown(ended.stdout)["error"]
+    assert str(place.board) not in ended.stdout + ended.stderr
+    ended = place("report", "t.table.json", "--on", "lab", "-q")
+    assert ended.returncode == 0, ended.stderr
+    assert (place.here / "report.html").exists()
+
+
+def test_functions_of_the_user_are_not_sent(place: Place, tmp_path: Path) -> None:
+    """A board executes nothing that it receives."""
+    write_models(tmp_path / "models")
+    app = write_app(tmp_path / "models", stream='source = "frames:camera"')
+    ended = place("plan", str(app), "--on", "lab")
+    assert ended.returncode == 2
+    assert re.search("frames:camera.*executes nothing", ended.stderr)
+    assert not list((place.board / "jobs").iterdir()) if place.board.exists() else True
