@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from loopback import SOURCE, Place, write_program
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> Iterator[Place]:
     """A host whose ssh executes commands here, with another home folder and cache; the board ``lab`` is added."""
     home = tmp_path / "board"
     here = tmp_path / "here"
@@ -45,4 +46,6 @@ def place(tmp_path: Path) -> Place:
     (tmp_path / "config" / "boards.toml").write_text(
         f'schema_version = 1\n[[boards]]\nname = "lab"\naddress = "ssh://me@lab"\npython = "{sys.executable}"\n'
     )
-    return Place(here, environment, home / "cache" / "board")
+    user = Place(here, environment, home / "cache" / "board")
+    yield user
+    user.end()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -25,6 +28,25 @@ class Place:
     environment: dict[str, str]
     board: Path
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def end(self) -> None:
+        """End everything that was started, here and on the board."""
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+        for pid in self.left():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def left(self, job: str = "") -> list[int]:
+        """Processes of the board's jobs, or of one, the first before its children."""
+        folder, pids = str(self.board / "jobs" / job).encode(), []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                ended = (entry / "stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
+                if folder in (entry / "cmdline").read_bytes() and not ended:
+                    pids.append(int(entry.name))
+        return sorted(pids)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start framefit."""
