@@ -160,7 +160,7 @@ def test_a_verb_that_crashes_is_said(place: Place, models: Path) -> None:
 def test_a_job_ends_when_its_minutes_are_over(place: Place, models: Path) -> None:
     """It is asked to end, and keeps what it has."""
     text = (place.here.parent / "config" / "boards.toml").read_text()
-    (place.here.parent / "config" / "boards.toml").write_text(text + "lock_minutes = 0.08\n")
+    (place.here.parent / "config" / "boards.toml").write_text(text + "lock_minutes = 0.05\n")
     host, _ = measuring(place, models, "t.table.json")
     _, messages = host.communicate(timeout=40)
     assert host.returncode == 130

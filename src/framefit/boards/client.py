@@ -308,7 +308,8 @@ class Remote:
             DeviceError: the connection does not come back.
             InputError: the board says that it cannot be done.
         """
-        while True:
+        for pause_s in (0.0, *_BACK_OFF_S):
+            time.sleep(pause_s)
             if self._link is None:
                 self._connect_again()
             assert self._link is not None
@@ -318,6 +319,16 @@ class Remote:
                 self._notify(f"connection to {self.board.name} lost ({error.what}), connecting again; its job goes on")
                 self._link.close()
                 self._link = None
+                what = error.what
+        raise DeviceError(
+            f"every connection ends at the same request ({what})",
+            where=f"board {self.board.name}",
+            remedy=self._then("once the board works"),
+        )
+
+    def _then(self, when: str) -> str:
+        what = f"framefit board attach {self.board.name} {self.job}" if self.job else "try again"
+        return f"{what}, {when}"
 
     def _connect_again(self) -> None:
         end_s, failure = time.monotonic() + GIVE_UP_S, "it does not answer"
@@ -332,11 +343,10 @@ class Remote:
             if time.monotonic() + pause_s > end_s:
                 break
             time.sleep(pause_s)
-        then = f"framefit board attach {self.board.name} {self.job}" if self.job else "try again"
         raise DeviceError(
             f"the connection was lost and did not come back in {GIVE_UP_S:.0f} s ({failure})",
             where=f"board {self.board.name}",
-            remedy=f"{then}, once the board can be reached",
+            remedy=self._then("once the board can be reached"),
         )
 
     def clock(self, trips: int = 32) -> Clock:
