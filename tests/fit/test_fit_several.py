@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
+import framefit
 from fit_workloads import fitted, outcomes, write_fit_app
 from framefit import load_workload
 
@@ -58,3 +63,47 @@ def test_what_several_steps_cost_counts_together(place: Path, monkeypatch: pytes
     assert model.float_path != model.path
     assert model.drop <= 0.5
     assert model.drop - model.float_drop == pytest.approx(0, abs=0.1)
+
+
+def _chain(path: Path, layers_us: Sequence[int]) -> None:
+    """A chain of products whose names say what they take."""
+    names = ["x", *(f"t{index}" for index in range(1, len(layers_us))), "y"]
+    weights = [numpy_helper.from_array(np.eye(8, dtype=np.float32), f"w{index}") for index in range(len(layers_us))]
+    nodes = [
+        helper.make_node("MatMul", [names[index], f"w{index}"], [names[index + 1]], name=f"L_{us}_{index}")
+        for index, us in enumerate(layers_us)
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def test_frames_that_a_simulation_misses_are_kept_in_time_without_cost(tmp_path: Path) -> None:
+    """Launches are shorter than planned, so two of "deep" fit where one was planned, and "wide" loses its turn.
+
+    It is served first, and no model gets fewer frames for a margin.
+    """
+    for name, layers_us in {"first": [100], "wide": [460], "deep": [595] * 4}.items():
+        _chain(tmp_path / f"{name}.onnx", layers_us)
+    (tmp_path / "costs.py").write_text(
+        "def ns(layer, unit, target):\n    return float(layer.name.split('_')[1]) * 1e3\n", encoding="utf-8"
+    )
+    (tmp_path / "target.toml").write_text(
+        'name = "one"\nkind = "npu"\n[cost]\nsource = "function"\nfunction = "costs:ns"\n[[units]]\nname = "u0"\n'
+        "[variation]\nsigma_ratio = 0.03\nmost_ratio = 0.15\n",
+        encoding="utf-8",
+    )
+    models = (("first", "every-window", 1), ("wide", "background", 1), ("deep", "background", 4))
+    entries = "".join(
+        f'[[models]]\nname = "{name}"\npath = "{name}.onnx"\npriority = "{role}"\nevery = {every}\n'
+        for name, role, every in models
+    )
+    app = tmp_path / "app.toml"
+    app.write_text(f'target = "target.toml"\nrate_hz = 720\n{entries}', encoding="utf-8")
+    done = framefit.fit(app, apply=True, output=tmp_path / "out", verify_seconds=1)
+    assert done.result.verdict == "fits"
+    assert [(step.name, step.outcome) for step in done.result.steps] == [
+        ("verify", "missed"),
+        ("levels", "kept"),
+        ("verify", "verified"),
+    ]

@@ -56,6 +56,7 @@ class Proof:
         how: it was done.
         share_ratio: of its frames that the worst-served model got in time, 0 to 1.
         holds: whether that is enough.
+        missed: models that got fewer.
         detail: the worst-served model, as a sentence.
         more_ratio: times the present margin to plan with next, where it does not hold.
     """
@@ -63,6 +64,7 @@ class Proof:
     how: Literal["simulated", "run"]
     share_ratio: float
     holds: bool
+    missed: tuple[str, ...]
     detail: str
     more_ratio: float
 
@@ -97,13 +99,15 @@ def proven(situation: Situation, settings: FitSettings, folder: Path, table: Pat
     )
     if result.interrupted:
         raise KeyboardInterrupt
-    share = min(map(share_ratio, result.metrics.models))
+    shares = {model.name: share_ratio(model) for model in result.metrics.models}
+    share = min(shares.values())
     degraded = [model.name for model in result.metrics.models if model.degraded]
     detail = f"{_misses_text(result.metrics)} in {result.metrics.windows} windows"
     return Proof(
         how="simulated" if situation.described else "run",
         share_ratio=share,
         holds=share >= 1 - settings.max_miss_ratio and not degraded,
+        missed=tuple(name for name, share in shares.items() if share < 1 - settings.max_miss_ratio),
         detail=detail + "".join(f"; {name!r} ended degraded" for name in degraded),
         more_ratio=min(max(1.01 / max(share, 0.01), _LEAST_MORE), _MOST_MORE),
     )
@@ -376,7 +380,7 @@ class FitLoop:
         )
 
     def _prove(self) -> bool:
-        """Simulate or run the plan; where it does not hold, plan with a greater margin.
+        """Simulate or run the plan; where it does not hold, do what costs nothing, or plan with a greater margin.
 
         Returns:
             Whether to go on.
@@ -389,14 +393,15 @@ class FitLoop:
         share_ratio = situation.standing.least_share_ratio
         share: float | None = None
         outcome: StepOutcome = "failed"
-        going_on = False
+        going_on, steadier = False, None
         try:
             proof = proven(situation, self.settings, folder / "run", self.folder.table, self.notify)
             share, detail, outcome = proof.share_ratio, proof.detail, "verified" if proof.holds else "missed"
             self._verified = proof.how if proof.holds else None
             margin = situation.margin_ratio * proof.more_ratio
             going_on = proof.holds or (margin <= _MOST_MARGIN and self._seconds_left() > 0)
-            if going_on and not proof.holds:
+            steadier = self._steadier(proof.missed) if going_on and not proof.holds else None
+            if going_on and not proof.holds and steadier is None:
                 detail += f"; planned again with launches that take {margin:.2f} times as long"
                 self._situation = Situation.of(self._app, situation.workload, margin, self.notify)
         except FramefitError as error:
@@ -416,7 +421,23 @@ class FitLoop:
                 seconds=time.monotonic() - started,
             )
         )
+        if steadier is not None:
+            self._take(steadier)
         return going_on
+
+    def _steadier(self, missed: Sequence[str]) -> Offer | None:
+        """What costs nothing and keeps frames of these models in time, where the plan with it fits, too."""
+        situation = self._situation
+        for kind in self._kinds:
+            for way in kind.against_misses(situation, missed) if isinstance(kind, FreeStep) else ():
+                try:
+                    standing = situation.what_if(workload=way.workload, notify=self.notify)
+                except FramefitError:
+                    continue
+                offer = kind.replanned(way.what, way.workload, standing, situation, part=True)
+                if standing.fits and offer.step.key not in self._tried:
+                    return offer
+        return None
 
     def _add(
         self,

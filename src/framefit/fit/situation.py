@@ -123,12 +123,19 @@ class Situation:
 def losers(before: Standing, after: Standing) -> str:
     """Which models get fewer frames than before, and for which ones that gain, as a sentence; empty: none does."""
     given = {model.name: model.served_hz for model in before.models}
-    fewer = [model for model in after.models if model.served_hz < SERVED * given[model.name]]
     more = [model.name for model in after.models if model.served_hz * SERVED > given[model.name]]
-    if not (fewer and more and after.feasible):
-        return ""
-    losses = [f"{model.name!r} gets {model.served_hz:.4g} Hz, {given[model.name]:.4g} before" for model in fewer]
-    return f"{' and '.join(losses)}: that is for {' and '.join(map(repr, more))}"
+    losses = fewer(before, after)
+    return f"{losses}: that is for {' and '.join(map(repr, more))}" if losses and more else ""
+
+
+def fewer(before: Standing, after: Standing) -> str:
+    """Which models get fewer frames than before, as a sentence; empty: none does."""
+    given = {model.name: model.served_hz for model in before.models}
+    return " and ".join(
+        f"{model.name!r} gets {model.served_hz:.4g} Hz, {given[model.name]:.4g} before"
+        for model in after.models
+        if after.feasible and model.served_hz < SERVED * given[model.name]
+    )
 
 
 def is_better(before: Standing, after: Standing) -> bool:

@@ -16,7 +16,7 @@ from framefit.core.settings import Notify
 from framefit.core.workload import ModelEntry, Workload
 from framefit.devices.ort import quantised, weight_nodes
 from framefit.fit.accuracy import Labelled
-from framefit.fit.situation import Situation, losers
+from framefit.fit.situation import Situation, fewer, losers
 
 COSTS: tuple[StepCost, ...] = ("none", "accuracy", "rate")
 """What steps cost, the cheapest first."""
@@ -130,7 +130,8 @@ class Step(abc.ABC):
         """A step that is a workload of the same models, and was planned already."""
         least = "" if standing.fits else f"least-served {situation.standing.least_share_ratio:.0%} -> "
         least += "" if standing.fits else f"{standing.least_share_ratio:.0%}"
-        detail = "; ".join(text for text in (least, losers(situation.standing, standing)) if text)
+        losses = losers(situation.standing, standing) or fewer(situation.standing, standing)
+        detail = "; ".join(text for text in (least, losses) if text)
         change = Change(workload, detail=detail)
         offer = self.offer(what, lambda _: change, predicted_load_ratio=standing.load_ratio, enough=standing.fits)
         return replace(offer, part=part)
@@ -151,6 +152,15 @@ class FreeStep(Step):
     def propose(self, _: Situation) -> Sequence[Offer]:
         """Nothing alone."""
         return []
+
+    def against_misses(self, situation: Situation, missed: Sequence[str]) -> Iterator[Way]:  # noqa: ARG002
+        """Those that keep frames in time where launches take other times than were planned.
+
+        Args:
+            situation: its plan fits, and a run of it missed frames.
+            missed: models whose frames these were.
+        """
+        return iter(())
 
 
 STEPS: dict[str, type[Step]] = {}

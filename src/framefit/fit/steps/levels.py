@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -39,6 +39,18 @@ class Levels(FreeStep):
             if any(entry.deadline_ms for entry in background):
                 earliest = sorted(background, key=lambda entry: entry.deadline_ms or math.inf)
                 yield Way("serve the background model with the earliest deadline first", _in_order(workload, earliest))
+
+    def against_misses(self, situation: Situation, missed: Sequence[str]) -> Iterator[Way]:
+        """Each of these models raised, the cheapest first."""
+        for way in self.ways(situation, situation.workload):
+            if any(_raised(way.workload, situation.workload, name) for name in missed):
+                yield way
+
+
+def _raised(after: Workload, before: Workload, name: str) -> bool:
+    """Whether a model has become one of priority."""
+    old, new = (next(entry for entry in each.models if entry.name == name) for each in (before, after))
+    return new.priority == "every-window" and old.priority != new.priority
 
 
 def _is_background(entry: ModelEntry, planned: tuple[PlannedModel, ...]) -> bool:

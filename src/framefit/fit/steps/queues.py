@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -29,3 +29,7 @@ class Queues(FreeStep):
             for stream in streams
         )
         yield Way(f"let {_DEEPER} frames wait for each model", msgspec.structs.replace(workload, streams=deeper))
+
+    def against_misses(self, situation: Situation, _: Sequence[str]) -> Iterator[Way]:
+        """The same."""
+        return self.ways(situation, situation.workload)

@@ -45,7 +45,8 @@ class Rate(Step):
     def _rarer(self, situation: Situation) -> tuple[str, Workload, Standing] | None:
         """Models that get a part of their frames take that part from the start, evenly spread, or more where it fits.
 
-        First as many as the plan gives each of them, or the same part of that; then each in turn takes more.
+        First as many as the plan gives each of them, or the same part of that; then each in turn takes more, up to what
+        the plan gives it before any takes more than that.
         """
         short = [model for model in situation.standing.models if model.share_ratio < SERVED and model.served_hz > 0]
         short.sort(key=lambda model: model.work_ratio)
@@ -71,15 +72,21 @@ class Rate(Step):
         scale = _SCALE if fits(scaled(_SCALE)) else _greatest(lambda scale: fits(scaled(scale)), 0, _SCALE)
         if not scale:
             return None
-        least = scaled(scale)
+        given, least = scaled(_SCALE), scaled(scale)
         shares, step = dict(least), max(parts // _FINE, 1)
 
-        def most(name: str) -> Fraction:
-            more = [Fraction(part, parts) for part in range(int(least[name] * parts), parts, step)]
-            return more[_greatest(lambda place: fits(shares | {name: more[place]}), 0, len(more))]
+        def most(name: str, until: int) -> Fraction:
+            more = [Fraction(part, parts) for part in range(int(shares[name] * parts), until, step)]
+            return (
+                more[_greatest(lambda place: fits(shares | {name: more[place]}), 0, len(more))]
+                if more
+                else shares[name]
+            )
 
+        for name, share in given.items() if scale < _SCALE else ():
+            shares[name] = most(name, int(share * parts) + 1)  # before others get more than they had
         for name, share in least.items():
-            shares[name] = most(name)
+            shares[name] = most(name, parts)
             for simpler in _simpler(shares[name], share):
                 if fits(shares | {name: simpler}):
                     shares[name] = simpler
