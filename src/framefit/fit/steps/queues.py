@@ -30,6 +30,6 @@ class Queues(FreeStep):
         )
         yield Way(f"let {_DEEPER} frames wait for each model", msgspec.structs.replace(workload, streams=deeper))
 
-    def against_misses(self, situation: Situation, _: Sequence[str]) -> Iterator[Way]:
+    def against_misses(self, situation: Situation, missed: Sequence[str]) -> Iterator[Way]:
         """The same."""
-        return self.ways(situation, situation.workload)
+        return self.ways(situation, situation.workload) if missed else iter(())
