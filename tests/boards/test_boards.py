@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from loopback import Place
+from loopback import SOURCE, Place
 
 from framefit.boards.client import explained
 from framefit.boards.registry import Board, destination
@@ -120,11 +122,57 @@ def test_a_plan_is_made_there_and_comes_here(place: Place, tmp_path: Path) -> No
     assert (place.here / "plan.html").exists()
     assert place("plan", str(app), "--on", "lab", "-o", "plan.json").returncode == 2
     contents = {entry.name for entry in (place.board / "files").iterdir()}
-    ended = place("run", str(app), "--on", "lab", "--seconds", "0.3", "--max-miss-ratio", "1")
-    assert ended.returncode == 0, ended.stderr
-    assert (place.here / "runs" / "models-1" / "run.json").exists()
+    again = place("plan", str(app), "--on", "lab")
+    assert again.returncode == 0, again.stderr
     new = [place.board / "files" / name for name in {e.name for e in (place.board / "files").iterdir()} - contents]
     assert all(entry.stat().st_size < 5000 for entry in new)  # the workload, whose paths are those of the job
+
+
+def test_a_run_there_fills_the_places_here(place: Place, tmp_path: Path) -> None:
+    """Its folder has the first number that is free here, and a sink writes where it would have written."""
+    write_models(tmp_path / "models")
+    write_target(tmp_path / "models")
+    sink = f'[[outputs]]\nmodel = "small"\nsink = "{tmp_path}/small.jsonl"\n'
+    app = write_app(tmp_path / "models", target="target.toml", more=sink)
+    (place.here / "runs" / "models-1").mkdir(parents=True)
+    ended = place("run", str(app), "--on", "lab", "--seconds", "0.3", "--max-miss-ratio", "1")
+    assert ended.returncode == 0, ended.stderr
+    assert (place.here / "runs" / "models-2" / "run.json").exists()
+    assert (tmp_path / "small.jsonl").read_text().count("\n") > 3
+
+
+def test_a_job_writes_into_its_own_folder_only(tmp_path: Path) -> None:
+    """Whatever path an option or a record names."""
+    script = f"""
+import os, pathlib, shutil
+from framefit.cli.forwarded import keep_inside
+inside, outside = pathlib.Path({str(tmp_path)!r}, "job"), pathlib.Path({str(tmp_path)!r}, "else")
+inside.mkdir(); outside.mkdir(); (outside / "mine").write_text("mine"); (inside / "link").symlink_to(outside)
+keep_inside(inside)
+(inside / "a").write_text("a"); (inside / "a").rename(inside / "b"); open("/dev/null", "w").close()
+(outside / "mine").read_text()
+for change in (
+    lambda: (outside / "a").write_text("a"),
+    lambda: (inside / "link" / "a").write_text("a"),
+    lambda: open(outside / "mine", "ab"),
+    lambda: os.open(outside / "mine", os.O_WRONLY),
+    lambda: (inside / "b").rename(outside / "b"),
+    lambda: (outside / "mine").rename(inside / "c"),
+    lambda: (outside / "mine").unlink(),
+    lambda: (outside / "d").mkdir(),
+    lambda: shutil.rmtree(outside),
+    lambda: (outside / "e").symlink_to(inside),
+    lambda: (inside / ".." / "else" / "f").write_text("f"),
+):
+    try:
+        change()
+    except PermissionError:
+        continue
+    raise SystemExit("it was changed")
+assert os.listdir(outside) == ["mine"]
+"""
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment, timeout=30)
 
 
 def test_a_table_is_measured_there(place: Place, tmp_path: Path) -> None:

@@ -376,8 +376,8 @@ class Remote:
         """
         sent = 0
         _, body = self.ask(Missing(), msgspec.json.encode(list(files)))
-        missing = decoded(body, list[tuple[str, int]], "the board's answer")
-        for digest, present in missing:
+        missing = dict(decoded(body, list[tuple[str, int]], "the board's answer"))
+        for digest, present in missing.items():
             if digest not in files:
                 raise FrameError("the board asks for what is not offered", remedy="check the board")
             path, size = files[digest]

@@ -22,6 +22,7 @@ import msgspec
 
 from framefit.boards.client import Remote, Stopped, new_job, plain
 from framefit.boards.frames import (
+    CODE,
     COUNT_LIMIT,
     FILE_LIMIT,
     JOB_LIMIT,
@@ -142,7 +143,7 @@ class JobFiles:
                 folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
                 for name in sorted(names):
                     file = Path(folder, name)
-                    if file.is_file() and not name.startswith("."):
+                    if file.is_file() and not name.startswith(".") and file.suffix.lower() not in CODE:
                         self._add(file, f"{place}/{file.relative_to(path).as_posix()}")
             plan = path / "timetable.json"
             if plan.exists() and self._verb != "report":
@@ -254,23 +255,25 @@ def perform(
     with Remote(board, notify) as remote, tempfile.TemporaryDirectory(prefix="framefit-") as scratch:
         job = new_job(verb)
         work = f"{remote.greeting.jobs}/{job}/work"
-        entries, contents = _entries(files.sources, work, Path(scratch))
+        entries, contents = _entries(files, work, Path(scratch))
         sent = remote.send(contents)
         if sent:
             notify(f"{sent / 1e6:.1f} MB sent to {board.name}")
-        absolute = _translated_options({**given}, work)
-        command = Command(
-            verb=verb,
-            given=absolute,
-            screen=_translated_options({**screen_given}, work),
-            cwd=_below_root(Path.cwd()),
-            files=tuple(entries),
-            folders=tuple(files.folders),
-            who=f"{getpass.getuser()}@{platform.node()}"[:200],
-            columns=min(max(columns, 20), 1000),
-            cores=board.cores,
-            lock_minutes=board.lock_minutes,
-        )
+        try:
+            command = Command(
+                verb=verb,
+                given=_translated_options(given, work),
+                screen=_translated_options(screen_given, work),
+                cwd=_below_root(Path.cwd()),
+                files=tuple(entries),
+                folders=tuple(files.folders),
+                who=f"{getpass.getuser()}@{platform.node()}"[:200],
+                columns=min(max(columns, 20), 1000),
+                cores=board.cores,
+                lock_minutes=board.lock_minutes,
+            )
+        except ValueError as error:
+            raise InputError(f"cannot be sent: {error}", remedy="name other files, or fewer") from error
         ticket = Ticket(board=board.name, job=job, work=work, places=tuple(files.places))
         write_record(_ticket_file(board.name, job), ticket)
         remote.job = job
@@ -278,13 +281,11 @@ def perform(
         return follow(remote, ticket, notify=notify, stop=stop)
 
 
-def _entries(
-    sources: Mapping[str, Path], work: str, scratch: Path
-) -> tuple[list[FileEntry], dict[str, tuple[Path, int]]]:
+def _entries(files: JobFiles, work: str, scratch: Path) -> tuple[list[FileEntry], dict[str, tuple[Path, int]]]:
     """Files of a command, and where their contents are here; records with absolute paths are translated."""
     entries, contents = [], {}
-    known = sorted((str(Path("/", place)) for place in sources), key=len, reverse=True)
-    for place, path in sources.items():
+    known = [f"/{place}" for place in files.sources] + [place.path for place in files.places]
+    for place, path in files.sources.items():
         try:
             source = _translated(path, known, work, scratch)
             digest, size = digest_of(source)

@@ -45,7 +45,7 @@ MEASURING = frozenset({"measure", "calibrate", "plan", "run", "fit"})
 """Verbs that hold the board's lock: one measures at a time."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _JOB = re.compile(r"[a-z]{1,12}-[0-9a-f]{12}")
-_CODE = (".py", ".pyc", ".pyo", ".pyd", ".pth", ".so", ".dll", ".dylib", ".sh")
+CODE = (".py", ".pyc", ".pyo", ".pyd", ".pth", ".so", ".dll", ".dylib", ".sh")
 _EXECUTABLE = (b"\x7fELF", b"#!", b"MZ", b"\xfe\xed\xfa", b"\xce\xfa\xed\xfe", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 
 
@@ -107,7 +107,7 @@ class Command(Record, kw_only=True):
         if sum(file.size for file in self.files) > JOB_LIMIT:
             raise ValueError(f"files of more than {JOB_LIMIT} bytes")
         for file in self.files:
-            if PurePosixPath(file.path).suffix.lower() in _CODE:
+            if PurePosixPath(file.path).suffix.lower() in CODE:
                 raise ValueError(f"{file.path}: programs are not taken")
         if not (len(self.who) <= 200 and 20 <= self.columns <= 1000 and 0 < self.lock_minutes <= 100_000):
             raise ValueError("who, columns or lock_minutes are beyond their limits")

@@ -34,7 +34,7 @@ from framefit.boards.frames import (
     digest_of,
 )
 from framefit.core.files import Record, cache_folder
-from framefit.errors import DeviceError, InputError
+from framefit.errors import DeviceError, FramefitError, InputError
 
 __all__ = ["end_with_parent", "job_command"]
 
@@ -189,7 +189,7 @@ class Store:
             raise InputError("a file of the job has not arrived", where=file.path, remedy="send it again")
         check_content(content, file.path)
         place.parent.mkdir(parents=True, exist_ok=True)
-        if file.size > 1 << 20:
+        if place.suffix == ".onnx":  # which no verb writes in its place
             with contextlib.suppress(OSError):
                 place.hardlink_to(content)
                 return
@@ -389,9 +389,14 @@ def keep(folder: Path) -> None:
         if allowed:
             os.sched_setaffinity(0, allowed)
     before = _facts(folder / "work")
-    with contextlib.ExitStack() as stack:
-        begins = command.verb not in MEASURING or stack.enter_context(_alone(folder, command.who))
-        code = _verb_ended(folder, command) if begins else 130
+    try:
+        with contextlib.ExitStack() as stack:
+            begins = command.verb not in MEASURING or stack.enter_context(_alone(folder, command.who))
+            code = _verb_ended(folder, command) if begins else 130
+    except (FramefitError, OSError) as error:
+        with (folder / "messages").open("a") as messages:
+            messages.write(f"framefit: {error}\n")
+        code = 3
     files = tuple(_changed(folder / "work", before))
     _write(folder / "result.json", Result(exit_code=code, files=files))
 
