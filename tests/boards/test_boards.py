@@ -141,6 +141,16 @@ def test_a_run_there_fills_the_places_here(place: Place, tmp_path: Path) -> None
     assert (tmp_path / "small.jsonl").read_text().count("\n") > 3
 
 
+def test_a_fit_is_made_there(place: Place, tmp_path: Path) -> None:
+    """Its folder comes here, and its workload names the models that are here."""
+    write_models(place.here / "models")
+    write_target(place.here / "models")
+    app = write_app(place.here / "models", target="target.toml")
+    ended = place("fit", os.path.relpath(app, place.here), "--on", "lab", "--apply", "-q")
+    assert ended.returncode == 0, ended.stderr
+    assert 'path = "../models/small.onnx"' in (place.here / "app-fit" / "app.toml").read_text()
+
+
 def test_a_job_writes_into_its_own_folder_only(tmp_path: Path) -> None:
     """Whatever path an option or a record names."""
     script = f"""

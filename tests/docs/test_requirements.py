@@ -14,6 +14,12 @@ ROWS = re.findall(r"^\| ([A-Z]\d+) \|(.*)\|$", (ROOT / "docs" / "requirements.md
 COUNTS = {"W": 14, "L": 6, "N": 7, "P": 8, "S": 10, "T": 8}
 """How many requirements each capability has."""
 FURTHER = {
+    "B1",
+    "B2",
+    "B3",
+    "B4",
+    "B5",
+    "B6",
     "D1",
     "D2",
     "D3",
