@@ -99,10 +99,8 @@ def test_only_what_the_command_writes_is_written(place: Place, hostile: Path, tm
     ("path", "text", "more"),
     [
         ("../../etc/passwd", "x", 0),
-        ("/etc/passwd", "x", 0),
         ("{here}/t.json", "x", 5),
         ("{here}/t.json", "\x7fELF", 0),
-        ("{here}/t.json", "#!/bin/sh", 0),
     ],
 )
 def test_what_is_not_as_it_was_announced_is_refused(

@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from loopback import SOURCE, Place
 
 from framefit.boards.agent import package_files
@@ -29,6 +30,7 @@ def test_the_wheel_is_the_package_that_is_here(tmp_path: Path) -> None:
     assert (tmp_path / "there" / "framefit" / "boards" / "agent.py").exists()
 
 
+@pytest.mark.slow
 def test_add_installs_what_is_missing(place: Place, tmp_path: Path) -> None:
     """An environment is made on the board once; what it needs beside Framefit is there by other means in this test."""
     packages = Path(np.__file__).parents[1]

@@ -150,6 +150,7 @@ def test_keys_and_hosts_are_the_users_own(place: Place, server: Server, tmp_path
     assert "no ssh server answers" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_server_that_is_started_anew_ends_no_job(place: Place, server: Server, tmp_path: Path) -> None:
     """The job goes on meanwhile, the client connects again; nothing listens on a port beside the server."""
     host, job = measuring(place, write_models(tmp_path / "models"), "t.table.json")
