@@ -15,7 +15,7 @@ import pytest
 from loopback import Place
 
 from framefit.boards.jobs import Store
-from workloads import write_models
+from workloads import write_app, write_models, write_target
 
 
 def until(holds: Callable[[], object], what: str, limit_s: float = 30) -> None:
@@ -79,6 +79,15 @@ def test_ctrl_c_stops_the_job_and_keeps_what_was_measured(place: Place, models: 
     assert output
     assert not (place.board / "jobs" / job).exists()
     assert not is_locked(place)
+
+
+def test_a_job_that_is_asked_to_stop_at_its_start_ends_as_interrupted(place: Place, models: Path) -> None:
+    """Not as one that was lost, whenever that is."""
+    host, _ = measuring(place, models, "t.table.json")
+    host.send_signal(signal.SIGINT)
+    _, messages = host.communicate(timeout=30)
+    assert host.returncode == 130, messages
+    assert not place.left()
 
 
 def test_a_job_goes_on_without_its_client_and_another_waits(place: Place, models: Path) -> None:
@@ -167,3 +176,52 @@ def test_a_job_ends_when_its_minutes_are_over(place: Place, models: Path) -> Non
     _, messages = host.communicate(timeout=40)
     assert host.returncode == 130
     assert "minutes are over" in messages
+
+
+@pytest.mark.slow
+def test_what_was_cut_off_is_resumed(place: Place, models: Path) -> None:
+    """A table and a run folder go there with what they have, and come back complete."""
+    host, job = measuring(place, models, "t.table.json")
+    until(lambda: measures(place, job), "it does not measure")
+    host.send_signal(signal.SIGINT)
+    _, messages = host.communicate(timeout=30)
+    assert host.returncode == 130, messages
+    before = json.loads((place.here / "t.table.json").read_text())
+    network = str(models / "small.onnx")
+    options = ("--repeats", "100000", "--max-seconds", "1", "--audit", "none", "-o", "t.table.json", "--resume")
+    ended = place("measure", network, "--on", "lab", *options)
+    assert ended.returncode == 0, ended.stderr
+    after = json.loads((place.here / "t.table.json").read_text())
+    assert len(after["entries"][0]["samples_ns"]) > len(before["entries"][0]["samples_ns"])
+    write_target(models)
+    app = write_app(models, target="target.toml")
+    cut = place.start("run", str(app), "--on", "lab", "--seconds", "4", "--max-miss-ratio", "1", "-o", "cut")
+    jobs = place.board / "jobs"
+    until(lambda: [*jobs.glob(f"run-*/work/{str(place.here)[1:]}/cut/journal/part-1/*")], "it does not run")
+    time.sleep(1.5)
+    os.kill(place.left()[0], signal.SIGKILL)
+    _, messages = cut.communicate(timeout=30)
+    assert cut.returncode == 3
+    assert "--resume" in messages
+    ended = place("run", "cut", "--resume", "--on", "lab", "--max-miss-ratio", "1", "-q")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads((place.here / "cut" / "metrics.json").read_text())["windows"] == 80
+    assert not (place.here / "cut" / "journal").exists()
+
+
+@pytest.mark.slow
+def test_a_frozen_agent_is_noticed(place: Place, models: Path) -> None:
+    """Within half a minute it is said; the client connects again, and the job is not touched by it."""
+    host, job = measuring(place, models, "t.table.json")
+    until(lambda: measures(place, job), "it does not measure")
+    (agent,) = children(host.pid)
+    os.kill(agent, signal.SIGSTOP)
+    assert host.stderr is not None
+    begun_s = time.monotonic()
+    while "no answer came in time" not in (line := host.stderr.readline()):
+        assert line
+    assert time.monotonic() - begun_s < 35
+    host.send_signal(signal.SIGINT)
+    _, messages = host.communicate(timeout=30)
+    assert host.returncode == 130, messages
+    assert (place.here / "t.table.json").exists()

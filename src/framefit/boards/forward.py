@@ -41,6 +41,7 @@ from framefit.boards.frames import (
 )
 from framefit.boards.registry import Board, config_folder
 from framefit.core.files import Record, write_record, write_whole
+from framefit.core.journal import JOURNAL
 from framefit.core.settings import Notify, Option
 from framefit.core.workload import names_function
 from framefit.errors import DeviceError, InputError
@@ -144,10 +145,10 @@ class JobFiles:
                 for name in sorted(names):
                     file = Path(folder, name)
                     if file.is_file() and not name.startswith(".") and file.suffix.lower() not in CODE:
-                        self._add(file, f"{place}/{file.relative_to(path).as_posix()}")
-            plan = path / "timetable.json"
-            if plan.exists() and self._verb != "report":
-                self._read_record(plan, f"{place}/timetable.json")
+                        below = f"{place}/{file.relative_to(path).as_posix()}"
+                        self._add(file, below)
+                        if name == "timetable.json" and self._verb != "report":
+                            self._read_record(file, below)
             return
         if path.suffix in _RECORDS and self._verb != "report":
             self._read_record(path, place)
@@ -381,17 +382,16 @@ def follow(remote: Remote, ticket: Ticket, *, notify: Notify, stop: Stopped, for
     finally:
         output.end()
         messages.end()
-    if state.state == "lost":
-        remote.ask(Forget(job=ticket.job))
-        _ticket_file(ticket.board, ticket.job).unlink(missing_ok=True)
-        raise DeviceError(
-            f"job {ticket.job} is lost: its process ended without a result (was the board started anew?)",
-            where=f"board {ticket.board}",
-            remedy="start it again",
-        )
-    _fetch(remote, ticket, notify, force=force)
+    fetched = _fetch(remote, ticket, notify, force=force)
     remote.ask(Forget(job=ticket.job))
     _ticket_file(ticket.board, ticket.job).unlink(missing_ok=True)
+    if state.state == "lost":
+        raise DeviceError(
+            f"job {ticket.job} is lost: its process ended without a result (was the board started anew?); "
+            f"{fetched} files that it had written are here",
+            where=f"board {ticket.board}",
+            remedy="go on with --resume where the command has it, or start it again",
+        )
     return 3 if state.exit_code is None else min(max(state.exit_code, 0), 255)
 
 
@@ -421,8 +421,8 @@ class _Text:
             self._write(plain(data.decode(errors="replace").replace(self._work, "")))
 
 
-def _fetch(remote: Remote, ticket: Ticket, notify: Notify, *, force: bool) -> None:
-    """Fetch the files that a job wrote into the places where the verb would have written them here."""
+def _fetch(remote: Remote, ticket: Ticket, notify: Notify, *, force: bool) -> int:
+    """Fetch the files that a job wrote into the places where the verb would have written them here; gives how many."""
     entries = remote.listed(Results(job=ticket.job), tuple[FileEntry, ...])
     if len(entries) > COUNT_LIMIT or sum(entry.size for entry in entries) > JOB_LIMIT:
         raise FrameError("the board offers more files than are taken", remedy="fetch them by scp")
@@ -440,8 +440,13 @@ def _fetch(remote: Remote, ticket: Ticket, notify: Notify, *, force: bool) -> No
         )
     for entry, place in wanted:
         _fetch_file(remote, ticket, entry, place)
+        if (
+            place.overwrites and entry.path == f"{place.path[1:]}/run.json"
+        ):  # complete: what it was resumed from is in it
+            shutil.rmtree(Path(place.path) / JOURNAL, ignore_errors=True)
     if wanted:
         notify(f"{len(wanted)} files fetched from {ticket.board}")
+    return len(wanted)
 
 
 def _place_of(path: str, places: tuple[Place, ...]) -> Place | None:

@@ -44,6 +44,8 @@ STORE_LIMIT = 8 << 30
 KEPT_JOBS = 40
 GRACE_S = 20.0
 """Seconds that a verb has for writing down what it has, once it is asked to end."""
+_AWAITED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP})
+"""Signals that a job's process waits for, and is not ended by."""
 _PARENT_DEATH = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 R = TypeVar("R", bound=Record)
 
@@ -172,15 +174,19 @@ class Store:
                 return
         finally:
             shutil.rmtree(part, ignore_errors=True)
-        with (folder / "messages").open("ab") as messages:
-            process = subprocess.Popen(  # noqa: S603 - this program
-                [sys.executable, "-P", "-m", "framefit.boards.jobs", str(folder)],
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=messages,
-                stderr=messages,
-                start_new_session=True,
-            )
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)  # the job's process has them blocked from its start
+        try:
+            with (folder / "messages").open("ab") as messages:
+                process = subprocess.Popen(  # noqa: S603 - this program
+                    [sys.executable, "-P", "-m", "framefit.boards.jobs", str(folder)],
+                    cwd=folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=messages,
+                    stderr=messages,
+                    start_new_session=True,
+                )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         _write(folder / "process.json", identified(process.pid))
 
     def _place(self, file: FileEntry, place: Path) -> None:
@@ -244,13 +250,22 @@ class Store:
                 os.killpg(process.pid, signal.SIGKILL)
 
     def results(self, job: str) -> tuple[FileEntry, ...]:
-        """Files that a job wrote; none before it has ended."""
-        result = _read(self.jobs / job / "result.json", Result)
-        return () if result is None else result.files
+        """Files that a job wrote, up to where it was lost; none before it has ended."""
+        folder = self.jobs / job
+        result = _read(folder / "result.json", Result)
+        if result is not None:
+            return result.files
+        if self.state(job).state != "lost":
+            return ()
+        placed = {(file.path, file.digest) for file in job_command(folder).files}
+        files = tuple(file for file in _changed(folder / "work", {}) if (file.path, file.digest) not in placed)
+        _write(folder / "written.json", Result(exit_code=3, files=files))
+        return files
 
     def result_file(self, job: str, path: str) -> Path:
         """A file that a job wrote. Raises: InputError: it wrote none of this name."""
-        if path not in {entry.path for entry in self.results(job)}:
+        result = _read(self.jobs / job / "result.json", Result) or _read(self.jobs / job / "written.json", Result)
+        if result is None or path not in {entry.path for entry in result.files}:
             raise InputError("the job wrote no such file", where=path, remedy="fetch what it wrote")
         place = self.jobs / job / "work" / confined(path)
         if place.is_symlink() or not place.resolve().is_relative_to(self.jobs / job / "work"):
@@ -382,7 +397,7 @@ def _alone(folder: Path, who: str) -> Iterator[bool]:
 
 def keep(folder: Path) -> None:
     """Do a job: this is its process. What it was asked to do is in its folder."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP})
+    signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     command = job_command(folder)
     if command.cores:
         allowed = set(command.cores) & os.sched_getaffinity(0)
@@ -447,7 +462,8 @@ def _facts(work: Path) -> dict[str, tuple[int, int, int]]:
         for name in sorted(names):
             place = Path(folder) / name
             seen = place.lstat()
-            if not place.is_symlink() and place.is_file():
+            unfinished = name.startswith(".") and name.endswith(".part")
+            if not (place.is_symlink() or unfinished) and place.is_file():
                 facts[place.relative_to(work).as_posix()] = (seen.st_ino, seen.st_mtime_ns, seen.st_size)
     return facts
 

@@ -87,13 +87,16 @@ def keep_inside(*folders: Path) -> None:
 
 def main() -> None:
     """Do the verb of a job's folder."""
+    ended(lambda: sys.exit(_perform_job(Path(sys.argv[1]))))
+
+
+def _perform_job(folder: Path) -> int:
     end_with_parent()
     refuse_functions("nothing that a board receives is executed there")
-    folder = Path(sys.argv[1])
-    job = job_command(folder)
     cache_folder().mkdir(parents=True, exist_ok=True)
     keep_inside(folder, cache_folder(), Path(tempfile.gettempdir()))
-    ended(lambda: sys.exit(perform(job.verb, job.given, job.screen)))
+    job = job_command(folder)
+    return perform(job.verb, job.given, job.screen)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ def check_inputs(every: Mapping[str, Option], given: Mapping[str, Any]) -> None:
         names = every[name].names
         if names == "new path":
             _check_new(value, every, given)
+        elif names == "workload or plan" and given.get("resume"):
+            _check_path(value)  # of a run that was cut off, which has neither yet
         elif names == "workload" or names == "workload or plan":
             _check_app(Path(value), plans=names != "workload", target=given.get("target"))
         elif names is not None:

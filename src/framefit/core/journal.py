@@ -31,6 +31,7 @@ from framefit.core.files import Record, check_folder, claim_number, from_text, t
 from framefit.errors import InputError
 
 __all__ = [
+    "JOURNAL",
     "Claim",
     "Journal",
     "JournalFile",
