@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from framefit.cli.inputs import check_inputs
 from framefit.cli.options import add_command
 from framefit.cli.screen import Screen
 from framefit.core.settings import Settings, option, options, settings_of
 from framefit.core.sparsity import SolverName
+from framefit.errors import InputError
 from framefit.fit.settings import FitOptions
 from framefit.fit.steps import step_names
 from framefit.sparsity.solvers import SOLVERS
+from framefit.workflows.settings import RunSettings
 
 
 class WalkSettings(Settings, kw_only=True):
@@ -126,3 +130,10 @@ def test_what_records_list_is_what_there_is() -> None:
     """Names in light records that stand for things in rooms that load slowly."""
     assert set(get_args(SolverName)) == set(SOLVERS)
     assert options(FitOptions)["exclude"].choices == step_names()
+
+
+def test_the_folder_of_a_run_that_was_cut_off_is_let_through(tmp_path: Path) -> None:
+    """It holds neither a workload nor a plan yet; without --resume that is an error."""
+    check_inputs(options(RunSettings), {"app": str(tmp_path), "resume": True})
+    with pytest.raises(InputError, match="is a folder"):
+        check_inputs(options(RunSettings), {"app": str(tmp_path)})
