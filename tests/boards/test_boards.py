@@ -143,6 +143,9 @@ def test_a_fit_is_made_there(place: Place, tmp_path: Path) -> None:
     ended = place("fit", os.path.relpath(app, place.here), "--on", "lab", "--apply", "-q")
     assert ended.returncode == 0, ended.stderr
     assert 'path = "../models/small.onnx"' in (place.here / "app-fit" / "app.toml").read_text()
+    ended = place("fit", "--resume", "app-fit", "--on", "lab", "-q", "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert shown(ended.stdout)["verdict"]
 
 
 def test_a_job_writes_into_its_own_folder_only(tmp_path: Path) -> None:

@@ -147,12 +147,12 @@ class JobFiles:
                     if file.is_file() and not name.startswith(".") and file.suffix.lower() not in CODE:
                         below = f"{place}/{file.relative_to(path).as_posix()}"
                         self._add(file, below)
-                        if name == "timetable.json" and self._verb != "report":
+                        if name in ("timetable.json", "fit.json") and self._verb != "report":
                             self._read_record(file, below)
             return
+        self._add(path, place)  # before what it names: that may be itself
         if path.suffix in _RECORDS and self._verb != "report":
             self._read_record(path, place)
-        self._add(path, place)
 
     def _add(self, path: Path, place: str) -> None:
         if place in self.sources:
@@ -190,7 +190,9 @@ class JobFiles:
             self._write(file, overwrites=True)
         elif key in _NAMING and (file.is_file() or (key == "source" and file.is_dir())):
             below = _below_root(Path(text)) if absolute else os.path.normpath(f"/{Path(place).parent}/{text}")[1:]
-            if file.suffix == ".toml" or file.is_file():
+            if below in self.sources:
+                return
+            if file.suffix == ".json":
                 self._add(file, below)
             else:
                 self._read(file, below)
