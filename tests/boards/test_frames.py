@@ -253,3 +253,10 @@ def test_entries_have_limits() -> None:
         FileEntry(path="a", digest="x", size=1)
     with pytest.raises(ValueError, match="bytes"):
         FileEntry(path="a", digest="0" * 64, size=-1)
+
+
+def test_a_job_that_is_removed_meanwhile_is_not_listed(tmp_path: Path) -> None:
+    """Another agent may forget a job while jobs are listed."""
+    store = Store(tmp_path)
+    (store.jobs / "plan-0123456789ab").mkdir()
+    assert store.states() == []

@@ -209,12 +209,19 @@ class Store:
     def forget(self, job: str) -> None:
         """Remove a job that has ended."""
         if self.state(job).state in ("ended", "lost"):
-            shutil.rmtree(self.jobs / job, ignore_errors=True)
+            gone = self.jobs / f".{job}-{secrets.token_hex(4)}"  # at once, for others who list jobs meanwhile
+            with contextlib.suppress(OSError):
+                (self.jobs / job).rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
 
     def states(self) -> list[JobState]:
         """All jobs, the oldest first."""
-        folders = [folder for folder in self.jobs.iterdir() if not folder.name.startswith(".")]
-        return [self.state(folder.name) for folder in sorted(folders, key=lambda each: each.stat().st_mtime_ns)]
+        begun = []
+        for folder in self.jobs.iterdir():
+            with contextlib.suppress(OSError, InputError):  # another agent has removed it meanwhile
+                if not folder.name.startswith("."):
+                    begun.append((folder.stat().st_mtime_ns, folder.name, self.state(folder.name)))
+        return [state for _, _, state in sorted(begun, key=lambda each: each[:2])]
 
     def state(self, job: str) -> JobState:
         """Where a job is. Raises: InputError: there is none."""
