@@ -70,6 +70,7 @@ def test_ctrl_c_stops_the_job_and_keeps_what_was_measured(place: Place, models: 
     """The table comes, the exit code is that of an interrupt, and nothing is left on the board."""
     host, job = measuring(place, models, "t.table.json")
     until(lambda: measures(place, job), "it does not measure")
+    time.sleep(2)  # some layers
     begun_s = time.monotonic()
     host.send_signal(signal.SIGINT)
     output, messages = host.communicate(timeout=30)
