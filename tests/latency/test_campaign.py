@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from boards import INPUT_NS, NOISE, OUTPUT_NS, UNIT, Wrapped, resnet20, true_latency, vpu
 from simulated import random_network
 
+from boards import INPUT_NS, NOISE, OUTPUT_NS, UNIT, Wrapped, resnet20, true_latency, vpu
 from fakes import FakeDevice
 from framefit.core.latency_table import LatencyTable
 from framefit.core.model import AUXILIARY_KINDS, AuxiliaryKind, GraphBuilder, Model

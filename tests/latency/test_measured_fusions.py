@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from boards import NOISE, UNIT, resnet20, vpu
 
+from boards import NOISE, UNIT, resnet20, vpu
 from framefit import GraphBuilder, Model
 from framefit.core.target import Variation
 from framefit.devices.npu.costs import layer_times

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from boards import UNIT, vpu
-
 from framefit import GraphBuilder
 from framefit.core.latency_table import LatencyEntry
 from framefit.core.target import Variation

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from boards import UNIT, vpu
 
+from boards import UNIT, vpu
 from fakes import FakeDevice
 from framefit import DeviceError, GraphBuilder, Model
 from framefit.core.target import Variation

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from boards import UNIT, resnet20, vpu
 
+from boards import UNIT, resnet20, vpu
 from framefit import InputError
 from framefit.core.files import from_data
 from framefit.core.model import configuration
