@@ -16,6 +16,7 @@ from framefit.core.files import read_record
 from framefit.core.model import GraphBuilder, Model, free_batch, listing
 from framefit.core.tree_results import TreeifyResult
 from framefit.core.trees import read_forest
+from framefit.trees.c_source import c_source
 from framefit.trees.exporting import lut6_of, read_trees
 from networks import Runner
 
@@ -212,6 +213,9 @@ def test_an_interrupted_search_goes_on(
     carried = read_trees(tmp_path / "parts" / "model-ml.onnx")
     assert (carried and carried.ensembles) == (done.forest and done.forest.ensembles)
     assert treeify(resume=tmp_path / "parts").result == more.result
+    assert treeify(resume=tmp_path / "parts", export="c").result == more.result
+    assert done.forest is not None
+    assert (tmp_path / "parts" / "trees.c").read_text() == c_source(done.forest)
 
 
 def test_everything_in_few_levels(network: Model, data: Path, tmp_path: Path) -> None:

@@ -175,10 +175,11 @@ class TreeifyOptions(TreeifySettings, kw_only=True):
     """Options of ``framefit treeify``: the search, its folder, and its files."""
 
     export: Annotated[
-        Literal["core", "ml"],
+        Literal["core", "ml", "c"],
         option(
-            "Files to write: model.onnx (core), or model-ml.onnx, too, whose trees are operators of ai.onnx.ml "
-            "(ml); also for a search that had ended."
+            "Files to write: model.onnx (core); model-ml.onnx, too, whose trees are operators of ai.onnx.ml (ml); or "
+            "trees.c, too, whole numbers only for processors without floating point (c); also for a search that had "
+            "ended."
         ),
     ] = "core"
     resume: ResumedSearch = None

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from framefit.core.files import read_record, write_record
+from framefit.core.files import read_record, write_record, write_whole
 from framefit.core.model import Model
 from framefit.core.settings import Notify, part_of, silent, verb
 from framefit.core.tree_results import TreeifyOptions, TreeifyResult, TreeifySettings
@@ -85,10 +85,16 @@ def _finished(folder: Path) -> Treeified:
     return Treeified(result, hybrid, read_forest(folder / "trees.json"), folder)
 
 
-def _exported(done: Treeified, flavour: Literal["core", "ml"]) -> Treeified:
+def _exported(done: Treeified, flavour: Literal["core", "ml", "c"]) -> Treeified:
     """Write a file of another flavour beside ``model.onnx``, if one is requested."""
     chosen = done.result.chosen
     if flavour == "core" or chosen is None or done.model is None or done.forest is None:
+        return done
+    if flavour == "c":
+        from framefit.trees.c_source import c_source
+
+        with write_whole(done.folder / "trees.c", force=True) as file:
+            file.write(c_source(done.forest).encode())
         return done
     from framefit.trees.exporting import export
 
