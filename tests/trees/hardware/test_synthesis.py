@@ -47,6 +47,7 @@ def voting():
 def test_without_yosys_the_command_that_installs_it_is_said(monkeypatch) -> None:
     """Not a traceback: the exact line."""
     monkeypatch.setattr(synthesis, "find_spec", lambda _: None)
+    monkeypatch.setattr(synthesis.shutil, "which", lambda _: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'framefit\[hw\]'"):
         synthesis.yosys_version()
 
@@ -166,3 +167,12 @@ def test_a_report_has_the_trees_and_what_they_replace(tmp_path, voting) -> None:
     assert {path.name for path in done.folder.iterdir()} == {
         "top.v", "testbench.v", "inputs.hex", "outputs.hex", "report.json"
     }  # fmt: skip
+
+
+def test_a_yosys_on_the_path_comes_first(tmp_path, monkeypatch) -> None:
+    """It takes seconds where the WebAssembly build takes minutes."""
+    program = tmp_path / "yosys"
+    program.write_text('#!/bin/sh\necho "Yosys 9.87 (one of the path)"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert synthesis.yosys_version() == "9.87"

