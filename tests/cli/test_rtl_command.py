@@ -45,6 +45,7 @@ def test_the_missing_extra_is_named(framefit: Framefit, trees: Path, monkeypatch
     from framefit.trees.hardware import synthesis
 
     monkeypatch.setattr(synthesis, "find_spec", lambda _: None)
+    monkeypatch.setattr(synthesis.shutil, "which", lambda _: None)
     ended = framefit("rtl", trees, "-o", trees.parent / "out")
     assert ended.code == 2
     assert "pip install 'framefit[hw]'" in ended.err
