@@ -25,19 +25,13 @@ from stored import store
 from framefit.core.trees import Forest, ObliviousTree, Patch
 from framefit.trees.c_source import c_source
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+sys.path += [str(TESTS), str(TESTS / "trees")]
 
+from test_c_source import LINKER
 from trees_cases import random_ensemble
 
 CORES = {"cortex-m0": ("microbit", 16_000_000), "cortex-m4": ("mps2-an386", 25_000_000)}
-LINKER = """
-MEMORY { flash : ORIGIN = 0, LENGTH = 256K  ram : ORIGIN = 0x20000000, LENGTH = 16K }
-SECTIONS {
-  .text : { KEEP(*(.vectors)) *(.text*) *(.rodata*) } > flash
-  .bss : { *(.bss*) *(COMMON) } > ram
-  /DISCARD/ : { *(.ARM.exidx*) *(.ARM.attributes) *(.comment) }
-}
-"""
 PRODUCTS = """
 #include <stdint.h>
 static const int8_t weights[{weights}] = {{{values}}};
