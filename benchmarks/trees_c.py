@@ -29,6 +29,7 @@ TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path += [str(TESTS), str(TESTS / "trees")]
 
 from test_c_source import LINKER
+
 from trees_cases import random_ensemble
 
 CORES = {"cortex-m0": ("microbit", 16_000_000), "cortex-m4": ("mps2-an386", 25_000_000)}
