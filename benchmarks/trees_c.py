@@ -28,9 +28,9 @@ from framefit.trees.c_source import c_source
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path += [str(TESTS), str(TESTS / "trees")]
 
-from test_c_source import LINKER
+from test_c_source import LINKER  # noqa: E402
 
-from trees_cases import random_ensemble
+from trees_cases import random_ensemble  # noqa: E402
 
 CORES = {"cortex-m0": ("microbit", 16_000_000), "cortex-m4": ("mps2-an386", 25_000_000)}
 PRODUCTS = """
