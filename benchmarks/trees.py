@@ -47,7 +47,7 @@ from framefit.devices.device import Completion, allocate, random_inputs
 from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.measure import measure
 from framefit.devices.ort import predictor, quantised
-from framefit.devices.trees.device import TreesDevice
+from framefit.devices.pieces import HostDevice
 from framefit.planning.plan import Plan
 from framefit.trees.exporting import lut6_of, with_trees
 from framefit.workflows.plan import plan
@@ -153,7 +153,7 @@ def untrained(given: argparse.Namespace) -> None:
     store("trees_untrained", {"digits": rows, "summary": summary}, f"trees.py untrained --seeds {given.seeds}")
 
 
-def launches(device: TreesDevice, model: Model, feed: Array | None = None) -> Callable[[], Completion]:
+def launches(device: HostDevice, model: Model, feed: Array | None = None) -> Callable[[], Completion]:
     """What runs a model of one input once."""
     tensors = random_inputs(model.inputs, np.random.default_rng(0))
     if feed is not None:
@@ -163,7 +163,7 @@ def launches(device: TreesDevice, model: Model, feed: Array | None = None) -> Ca
     return lambda: device.submit(binding)
 
 
-def compared(device: TreesDevice, arms: dict[str, Model], rounds: int, feed: Array | None = None) -> Row:
+def compared(device: HostDevice, arms: dict[str, Model], rounds: int, feed: Array | None = None) -> Row:
     """Medians, and how much faster the arm called trees is than the others."""
     calls = [launches(device, model, feed) for model in arms.values()]
     found = measure(calls, least_rounds=rounds, most_rounds=rounds, budget_ns=1, runs=3)
@@ -198,7 +198,7 @@ def show(row: Row) -> None:
     )
 
 
-def of_hybrids(device: TreesDevice, given: argparse.Namespace) -> list[Row]:
+def of_hybrids(device: HostDevice, given: argparse.Namespace) -> list[Row]:
     """Groups that were fitted."""
     rows: list[Row] = []
     places = [("digits, vectors", "digits-0/gradient"), ("digits, votes", "digits-0/ada")]
@@ -250,7 +250,7 @@ def full(ensemble: Ensemble, random: np.random.Generator) -> Ensemble:
     return msgspec.structs.replace(ensemble, trees=tuple(trees))
 
 
-def of_random_trees(device: TreesDevice, rounds: int) -> list[Row]:
+def of_random_trees(device: HostDevice, rounds: int) -> list[Row]:
     """Speed by the number of trees."""
     rows: list[Row] = []
     for batch in BATCHES:
@@ -270,7 +270,7 @@ def of_random_trees(device: TreesDevice, rounds: int) -> list[Row]:
 
 def timed(given: argparse.Namespace) -> None:
     """Speeds."""
-    device = TreesDevice()
+    device = HostDevice()
     with pinned(device.host_core), flushed_denormals():
         figures = {"fitted": of_hybrids(device, given), "random": of_random_trees(device, given.rounds)}
     store("trees_speed", figures, f"trees.py time --rounds {given.rounds}")

@@ -10,7 +10,7 @@ import pytest
 
 from framefit import GraphBuilder, InputError, Model, estimate, measure, plan, run, simulate
 from framefit.core.trees import Forest
-from framefit.devices.trees.device import TreesDevice
+from framefit.devices.pieces import HostDevice
 from framefit.testing import arrays_for
 from framefit.trees.exporting import with_trees
 from trees_cases import stand_in
@@ -54,7 +54,7 @@ def _app(folder: Path, name: str, **given: str | float | None) -> Path:
 
 def _expected(folder: Path) -> np.ndarray:
     """Classes of all frames, launched one by one."""
-    device, model = TreesDevice(), Model.load(folder / "hybrid.onnx")
+    device, model = HostDevice(), Model.load(folder / "hybrid.onnx")
     arrays = arrays_for(model)
     binding = device.compile(model, device.target.units[0].name, "hybrid").bind(arrays)
     found = []

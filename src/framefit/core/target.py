@@ -50,7 +50,7 @@ __all__ = [
 
 
 BACKENDS = {
-    "ort": "framefit.devices.trees.device:BACKEND",  # this machine: ONNX Runtime, and kernels for trees
+    "ort": "framefit.devices.pieces:BACKEND",  # this machine: ONNX Runtime, and kernels for trees and zeros
     "npu": "framefit.devices.npu.device:BACKEND",  # a described accelerator, simulated
     "openvino": "framefit.devices.openvino:BACKEND",  # this machine: OpenVINO
 }

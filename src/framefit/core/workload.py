@@ -326,6 +326,7 @@ _NOT_ALIKE = (
     "cores",
     "device",
     "units",
+    "kernels",
 )  # which cores execute does not affect the speed of equal ones; the others have facts of their own
 
 
@@ -365,12 +366,14 @@ class MachineSettings(Record, kw_only=True):
         providers: execution providers of ONNX Runtime, in order of preference.
         device: libraries to load.
         units: one for each, if they differ in more than the core; instead of ``cores``.
+        kernels: whether kernels that skip zeros execute layers for which a measurement says that they are faster.
     """
 
     cores: tuple[int, ...] | None = None
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
     device: DeviceOptions = DeviceOptions()
     units: tuple[UnitEntry, ...] = ()
+    kernels: Literal["auto", "never"] = "auto"
 
     def measured_as(self, unit: str) -> str:
         """The unit on which is measured what launches take on a unit: itself, but where it is said to be the same."""
@@ -387,6 +390,7 @@ class MachineSettings(Record, kw_only=True):
         units: dict[str, str | int | float | bool] = {"units": "; ".join(unit.fact for unit in self.units)}
         return (
             (units if self.units else {})
+            | ({"kernels": self.kernels} if self.kernels != "auto" else {})
             | self.device.facts()
             | {
                 key: ",".join(map(str, value)) if isinstance(value, tuple) else value

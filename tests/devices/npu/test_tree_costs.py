@@ -17,7 +17,7 @@ from framefit.devices.npu.costs import layer_times
 from framefit.devices.npu.cycles import CycleModel
 from framefit.devices.npu.device import NpuDevice
 from framefit.devices.npu.work import model_work
-from framefit.devices.trees.device import TreesDevice
+from framefit.devices.pieces import HostDevice
 from framefit.testing import arrays_for
 from trees_cases import hybrid
 
@@ -72,7 +72,7 @@ def test_a_unit_for_trees_alone() -> None:
 def test_computed_beside_the_model(tmp_path: Path) -> None:
     """A described device leaves the trees to kernels, and takes the time that its description says."""
     model, *_ = hybrid()
-    host, target = TreesDevice(cache=tmp_path), described(units=(Unit(name="npu"),))
+    host, target = HostDevice(cache=tmp_path), described(units=(Unit(name="npu"),))
     device = NpuDevice(target, VirtualClock(), layer_times(target), computer=host)
     image = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
     found = []

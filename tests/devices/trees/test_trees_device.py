@@ -11,16 +11,16 @@ import pytest
 from framefit import GraphBuilder, Model
 from framefit.core.trees import Ensemble, Forest, TreeKind, ensembles_in, evaluate, tree_layers
 from framefit.devices.ort import OrtDevice
-from framefit.devices.trees.device import TreesDevice
+from framefit.devices.pieces import HostDevice
 from framefit.testing import DeviceConformance, arrays_for, small_network
 from framefit.trees.exporting import Flavour, with_trees
 from trees_cases import hybrid, random_inputs, stand_in
 
 
 @pytest.fixture
-def device(tmp_path: Path) -> TreesDevice:
+def device(tmp_path: Path) -> HostDevice:
     """With a cache of its own."""
-    return TreesDevice(cache=tmp_path)
+    return HostDevice(cache=tmp_path)
 
 
 def results(device: OrtDevice, model: Model, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -46,12 +46,12 @@ def two_groups(random: np.random.Generator) -> tuple[Model, list[Ensemble]]:
     return with_trees(model, Forest(model="two", ensembles=tuple(made))), made
 
 
-class TestTreesDevice(DeviceConformance):
+class TestHostDevice(DeviceConformance):
     """It keeps the protocol with trees in the middle of a segment."""
 
-    def make(self, cache: Path, trace_events: int = 1 << 12) -> TreesDevice:
+    def make(self, cache: Path, trace_events: int = 1 << 12) -> HostDevice:
         """On the default core."""
-        return TreesDevice(cache=cache, trace_events=trace_events)
+        return HostDevice(cache=cache, trace_events=trace_events)
 
     def network(self) -> Model:
         """A convolution, trees, and a pooling."""
@@ -59,7 +59,7 @@ class TestTreesDevice(DeviceConformance):
 
 
 @pytest.mark.parametrize("kind", ["vote", "scalar", "vector"])
-def test_pieces_compute_what_they_are(device: TreesDevice, kind: TreeKind) -> None:
+def test_pieces_compute_what_they_are(device: HostDevice, kind: TreeKind) -> None:
     """Two frames in a row: what the runtime makes of the layers around, and the reference of the trees."""
     model, network, ensemble = hybrid(kind)
     runtime = OrtDevice(cache=device._cache)
@@ -74,7 +74,7 @@ def test_pieces_compute_what_they_are(device: TreesDevice, kind: TreeKind) -> No
 
 @pytest.mark.parametrize("flavour", ["core", "ml"])
 @pytest.mark.parametrize("free", [False, True])
-def test_equals_the_exported_file(device: TreesDevice, tmp_path: Path, flavour: Flavour, free: bool) -> None:
+def test_equals_the_exported_file(device: HostDevice, tmp_path: Path, flavour: Flavour, free: bool) -> None:
     """Bit for bit what ONNX Runtime makes of the file, which knows nothing of kernels."""
     b = GraphBuilder("signs", 1)
     b.output(b.op("Neg", b.dense(b.op("Relu", b.input("x", (3, 7))), 5)), "y")
@@ -89,7 +89,7 @@ def test_equals_the_exported_file(device: TreesDevice, tmp_path: Path, flavour: 
     assert len(np.unique(found)) > 3
 
 
-def test_trees_at_both_ends(device: TreesDevice) -> None:
+def test_trees_at_both_ends(device: HostDevice) -> None:
     """A segment may begin and end with trees, and consist of nothing else."""
     random = np.random.default_rng(4)
     model, (first, last) = two_groups(random)
@@ -103,7 +103,7 @@ def test_trees_at_both_ends(device: TreesDevice) -> None:
     assert last.output == "y"
 
 
-def test_trees_are_fused_with_nothing(device: TreesDevice) -> None:
+def test_trees_are_fused_with_nothing(device: HostDevice) -> None:
     """What ONNX Runtime fuses in front of the trees and behind them is told; none of it reaches across."""
     model, *_ = hybrid()
     names = [layer.name for layer in model.layers]
@@ -115,7 +115,7 @@ def test_trees_are_fused_with_nothing(device: TreesDevice) -> None:
     assert sorted(map(sorted, sides)) == [[False], [True], [True]]
 
 
-def test_without_trees_it_is_the_runtime(device: TreesDevice) -> None:
+def test_without_trees_it_is_the_runtime(device: HostDevice) -> None:
     """The same layers, the same lowered graph and the same kind of handle."""
     model, runtime = small_network(), OrtDevice(cache=device._cache)
     unit = device.target.units[0].name
@@ -137,7 +137,7 @@ def bypassed() -> Model:
 
 
 @pytest.mark.parametrize("name", ["between", "at both ends", "bypassed", "alone"])
-def test_trees_are_layers_of_what_the_runtime_makes(device: TreesDevice, name: str) -> None:
+def test_trees_are_layers_of_what_the_runtime_makes(device: HostDevice, name: str) -> None:
     """The runtime's operators with the trees among them, cut between any two, compute what the model does."""
     ends = two_groups(np.random.default_rng(4))[0]
     model = {"between": hybrid()[0], "at both ends": ends, "bypassed": bypassed(), "alone": ends.segment(0, 0)}[name]
@@ -158,7 +158,7 @@ def test_trees_are_layers_of_what_the_runtime_makes(device: TreesDevice, name: s
         np.testing.assert_array_equal(tensors[output], array)
 
 
-def test_an_output_that_depends_on_the_data(device: TreesDevice) -> None:
+def test_an_output_that_depends_on_the_data(device: HostDevice) -> None:
     """Behind trees an output without a fixed shape comes as it is, launch by launch."""
     b = GraphBuilder("some", 1)
     made = b.dense(b.input("x", (1, 6)), 4)

@@ -155,7 +155,7 @@ def lowered_around(model: Model, parts: Collection[str], lower: Callable[[Model]
     graph = outer.graph
     values = {value.name: value for value in (*graph.inputs, *(made for node in graph for made in node.outputs))}
     for node in [node for node in whole.graph if node.name in parts]:
-        inputs = [values[value.name] if value is not None else None for value in node.inputs]
+        inputs = [None if value is None else values.get(value.name) or _brought(value, graph) for value in node.inputs]
         made = [ir.Value(name=value.name, shape=value.shape, type=value.type) for value in node.outputs]
         graph.append(ir.Node(node.domain, node.op_type, inputs, node.attributes.values(), outputs=made, name=node.name))
         for value in made:
@@ -175,7 +175,18 @@ def lowered_around(model: Model, parts: Collection[str], lower: Callable[[Model]
         defaulted_dims=model.defaulted_dims,
         internal_tensors=model.internal_tensors,
         lowered=True,
+        unlowered=parts,
     )
+
+
+def _brought(weight: ir.Value, graph: ir.Graph) -> ir.Value:
+    """Add an initializer of another graph, unless it is there."""
+    name = f"{weight.name}_unlowered"  # the runtime may have stored it in another way under its name
+    if name not in graph.initializers:
+        graph.register_initializer(
+            ir.Value(name=name, shape=weight.shape, type=weight.type, const_value=weight.const_value)
+        )
+    return graph.initializers[name]
 
 
 def _without(model: Model, parts: Collection[str]) -> Model:
@@ -194,7 +205,8 @@ def _without(model: Model, parts: Collection[str]) -> Model:
     graph.remove(gone)
     for node in gone:
         outer.functions.pop(node.op_identifier(), None)
-        graph.opset_imports.pop(node.domain, None)
+        if node.domain:
+            graph.opset_imports.pop(node.domain, None)
     canonical(outer, {}, {}, model.name)
     return Model(outer, name=model.name)
 

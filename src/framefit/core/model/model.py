@@ -69,12 +69,15 @@ class Model:
         weight_inputs: int = 0,
         internal_tensors: Collection[str] = (),
         lowered: bool = False,
+        unlowered: Collection[str] = (),
     ) -> None:
         self._ir = graph
         self._groups = tuple(tuple(group) for group in groups)
         self.name = name
         self.lowered = lowered
         """Whether a runtime has optimised its nodes, so that it is to run as it is."""
+        self.unlowered = frozenset(unlowered)
+        """Names of those of its nodes that something else than this runtime executes."""
         self.defaulted_dims = tuple(defaulted_dims)
         self.cleaned = tuple(cleaned)
         """Corrections when its file was read, as sentences: at most the seeds of random operators differ."""
@@ -214,6 +217,7 @@ class Model:
             weight_inputs=self.weight_inputs,
             internal_tensors=self.internal_tensors,
             lowered=self.lowered,
+            unlowered=self.unlowered,
         )
         model._index = self._index
         return model
@@ -294,7 +298,14 @@ class Model:
         outer = {*graph.inputs, *graph.outputs}
         inner = {str(value.name) for value in (*inputs, *outputs) if value not in outer} | self.internal_tensors
         name = f"{self.name}[{first}:{last + 1}]"
-        return Model(part, name=name, groups=groups, internal_tensors=inner, lowered=self.lowered)
+        return Model(
+            part,
+            name=name,
+            groups=groups,
+            internal_tensors=inner,
+            lowered=self.lowered,
+            unlowered=self.unlowered,
+        )
 
     def _functions(self, graph: ir.Graph) -> dict[str, ir.Function]:
         """Functions that nodes of a graph call, by the nodes' names."""

@@ -36,7 +36,7 @@ from framefit.devices.device import (
 from framefit.devices.host import default_core
 from framefit.devices.npu.costs import layer_times
 from framefit.devices.npu.packets import TRANSFER, PacketBuffer, event_kind
-from framefit.devices.trees.device import TreesDevice
+from framefit.devices.pieces import HostDevice
 from framefit.errors import DeviceError, UnsupportedError
 from framefit.stats import normal_quantile
 
@@ -449,7 +449,7 @@ def _open(target: Target, settings: MachineSettings, where: Path | None, *, comp
             )
     computer = None
     if computes:
-        computer = TreesDevice(msgspec.structs.replace(settings, cores=settings.cores and settings.cores[:1]))
+        computer = HostDevice(msgspec.structs.replace(settings, cores=settings.cores and settings.cores[:1]))
     function = None
     if target.cost.function is not None:
         assert where is not None

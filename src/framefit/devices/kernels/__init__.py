@@ -1,0 +1,1 @@
+"""Kernels that skip zeros, generated for this machine's processor."""
