@@ -141,6 +141,7 @@ _OTHER = {
     "providers": ("OtherProvider",),
     "device": DeviceOptions(custom_ops=("a.so",)),
     "units": (UnitEntry(name="a"),),
+    "kernels": "never",
 }  # than their defaults
 
 

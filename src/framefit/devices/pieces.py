@@ -23,7 +23,7 @@ from framefit.core.workload import MachineSettings, UnitEntry
 from framefit.devices.device import Array, Backend, Handle, Tensors, allocate, fitting, random_inputs
 from framefit.devices.host import pinned
 from framefit.devices.kernels.network import Image, Network
-from framefit.devices.kernels.selection import MOST_KEPT, Comparison, Region, compared, marked_regions, regions_of
+from framefit.devices.kernels.selection import Comparison, Region, compared, marked_regions, may_be_faster, regions_of
 from framefit.devices.launching import Launch
 from framefit.devices.ort import OrtDevice, OrtHandle, found_providers
 from framefit.errors import DeviceError, InputError
@@ -134,12 +134,12 @@ class HostDevice(OrtDevice):
         vectors = vectors_of(host()[1])
         if vectors is None:
             return []
-        return regions if model.lowered else [one for one in regions if self._faster(model, one, vectors.lanes)]
+        if model.lowered:
+            return regions
+        return [one for one in regions if may_be_faster(one.network, vectors) and self._faster(model, one)]
 
-    def _faster(self, model: Model, region: Region, lanes: int) -> bool:
+    def _faster(self, model: Model, region: Region) -> bool:
         """Whether kernels execute a region faster than the runtime, by a measurement that is kept."""
-        if region.network.kept_ratio(lanes) > MOST_KEPT:
-            return False
         piece = model.segment(region.first, region.last)
         kept = self._kernels / f"{self._key(piece)}.json"
         with contextlib.suppress(OSError, msgspec.DecodeError):
@@ -240,7 +240,7 @@ class _KernelsStep:
         return _KernelsBound(self._compiled.bind(inputs, outputs, self._flag), dict(zip(names, outputs, strict=True)))
 
     def _array(self, image: Image, tensors: Tensors) -> Array:
-        tensor = TensorInfo(name=image.name, dtype="float32", shape=image.shape)
+        tensor = TensorInfo(name=image.name, dtype=image.dtype, shape=image.shape)
         if tensor.name not in tensors:
             raise DeviceError(f"{self._label}: no array for {tensor.name!r}")
         return fitting(tensors[tensor.name], tensor, self._label)

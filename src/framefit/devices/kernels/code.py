@@ -6,6 +6,9 @@ list. For a tile of pixels the list is walked once: a vector of weights is loade
 over a vector, and the products are added to the pixel's accumulator, which stays in a register (the sparse
 convolutions of Elsen et al., "Fast Sparse ConvNets", 2020, have the same order with pixels as lanes).
 
+Bytes are multiplied four inputs at a time, which share their zeros (VNNI's ``vpdpbusd``), and added up in whole
+numbers, which are exact; scales, sums with other images, activations and rounding follow in float32.
+
 **Memory.** Images have channels last, padded to whole vectors, and a border of zeros as wide as their readers need it.
 All of a network's images are in one buffer, those that are not needed at the same time at the same place.
 """
@@ -22,27 +25,27 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
-from framefit.devices.kernels.network import Activation, Image, Network, Pads, Step, in_blocks, readers_of
+from framefit.devices.kernels.network import (
+    FOUR,
+    Activation,
+    Image,
+    Network,
+    Pads,
+    Step,
+    Vectors,
+    in_blocks,
+    in_fours,
+    readers_of,
+)
 
-_I1, _I32, _I64, _F32 = ir.IntType(1), ir.IntType(32), ir.IntType(64), ir.FloatType()
+_I8, _I32, _I64, _F32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
 _POINTER = ir.PointerType()
 _FLOAT = 4  # bytes
+_BYTES = {"float32": _FLOAT, "uint8": 1}
 _ALIGNED = 64  # bytes: a cache line
 _MOST_TAPS = 32  # of a depthwise filter that is written out
+_MOST_BYTES = 8  # pixels at once of convolutions of bytes: more of them take longer each
 _CHAINS = 4  # sums in turn, where a tile has too few pixels to hide how long an addition takes
-
-
-@dataclass(frozen=True)
-class Vectors:
-    """Vector registers of a processor.
-
-    Attributes:
-        lanes: float32 numbers in one.
-        tile: pixels at once, at most: accumulators that fit beside what is being multiplied.
-    """
-
-    lanes: int
-    tile: int
 
 
 @dataclass(frozen=True)
@@ -66,21 +69,23 @@ class Plan:
     Attributes:
         places: by image.
         bytes: of the buffer.
+        zeros: begin, end and byte of the parts that are not filled with 0 for their borders.
     """
 
     places: dict[str, Place]
     bytes: int
+    zeros: tuple[tuple[int, int, int], ...] = ()
 
 
 def plan_of(network: Network, lanes: int) -> Plan:
-    """Place a network's images; a buffer of zeros is what their borders need."""
+    """Place a network's images; borders stay what they are at first."""
     readers, last = readers_of(network), {image.name: len(network.steps) for image in network.outputs}
     for number, step in enumerate(network.steps):
         for image in (step.source, step.other):
             if image is not None:
                 last[image.name] = max(last.get(image.name, 0), number)
     free: dict[tuple[int, ...], list[int]] = {}  # begins by form: a border stays what it is
-    places, top = dict[str, Place](), 0
+    places, top, zeros = dict[str, Place](), 0, list[tuple[int, int, int]]()
     ends: dict[int, list[tuple[tuple[int, ...], int]]] = {}
     born = [(-1, image) for image in network.inputs] + [(n, step.output) for n, step in enumerate(network.steps)]
     for now, image in born:
@@ -89,16 +94,18 @@ def plan_of(network: Network, lanes: int) -> Plan:
                 free.setdefault(form, []).append(begin)
         borders = [_border(step) for step in readers.get(image.name, ()) if step.source.name == image.name]
         above, left, below, right = (max(sides) for sides in zip(*borders, strict=True)) if borders else (0, 0, 0, 0)
-        pixel = -(-image.channels // lanes) * lanes * _FLOAT
+        pixel = -(-image.channels // lanes) * lanes * _BYTES[image.dtype]
         row = (left + image.width + right) * pixel
-        form = (above + image.height + below, left + image.width + right, image.channels, above, left)
+        form = (above + image.height + below, row, pixel, above, left, image.zero)
         if free.get(form):
             begin = free[form].pop()
         else:
             begin, top = top, top + -(-form[0] * row // _ALIGNED) * _ALIGNED
+            if image.zero:
+                zeros.append((begin, begin + form[0] * row, image.zero))
         places[image.name] = Place(begin + above * row + left * pixel, row, pixel)
         ends.setdefault(last.get(image.name, now), []).append((form, begin))
-    return Plan(places, top)
+    return Plan(places, top, tuple(zeros))
 
 
 def _border(step: Step) -> Pads:
@@ -140,7 +147,7 @@ class _Writer:
     def __init__(self, network: Network, vectors: Vectors, plan: Plan, constants: Constants) -> None:
         self._network, self._vectors, self._plan, self._constants = network, vectors, plan, constants
         self._lanes = vectors.lanes
-        self._vector = ir.VectorType(_F32, vectors.lanes)
+        self._vector, self._whole = ir.VectorType(_F32, vectors.lanes), ir.VectorType(_I32, vectors.lanes)
         self._module = ir.Module(name="kernels")
 
     def write(self, name: str) -> str:
@@ -200,23 +207,60 @@ class _Writer:
                 pointer = b.gep(pointer, [moved], source_etype=ir.IntType(8))
         return b.gep(pointer, [_I64(fixed)], source_etype=ir.IntType(8)) if fixed else pointer
 
-    def _load(self, pointer: Any) -> Any:
-        return self._b.load(pointer, typ=self._vector, align=_FLOAT)
+    def _load(self, pointer: Any, kind: Any = None) -> Any:
+        return self._b.load(pointer, typ=kind or self._vector, align=1)
 
     def _store(self, value: Any, pointer: Any) -> None:
-        self._b.store(value, pointer, align=_FLOAT)
+        self._b.store(value, pointer, align=1)
+
+    def _read(self, image: Image, pointer: Any) -> Any:
+        """A vector of an image's values, as float32."""
+        if image.dtype == "float32":
+            return self._load(pointer)
+        b = self._b
+        whole = b.zext(self._load(pointer, ir.VectorType(_I8, self._lanes)), self._whole)
+        return self._meant(b.sitofp(whole, self._vector), image.scale, image.zero)
+
+    def _write(self, image: Image, value: Any, pointer: Any) -> None:
+        """Store a vector of float32 as an image's values."""
+        if image.dtype == "float32":
+            self._store(value, pointer)
+            return
+        b = self._b
+        rounded = self._call("lrint", self._scaled(value, image.scale, image.zero), result=self._whole)
+        whole = b.add(rounded, ir.Constant(self._whole, [image.zero] * self._lanes))
+        self._store(b.trunc(whole, ir.VectorType(_I8, self._lanes)), pointer)
+
+    def _scaled(self, value: Any, scale: float, zero: int) -> Any:
+        """Values in units of ``scale``, within the range of bytes before ``zero`` is added."""
+        units = self._b.fmul(value, self._number(float(np.float32(1) / np.float32(scale))))
+        return self._call("minnum", self._call("maxnum", units, self._number(-zero)), self._number(255 - zero))
+
+    def _meant(self, value: Any, scale: float, zero: int) -> Any:
+        """What bytes mean, given as numbers."""
+        return (
+            self._b.fmul(self._b.fsub(value, self._number(zero)), self._number(scale))
+            if zero
+            else self._b.fmul(value, self._number(scale))
+        )
+
+    def _rounded(self, value: Any, scale: float, zero: int) -> Any:
+        """What bytes mean to which values are rounded."""
+        return self._b.fmul(self._call("rint", self._scaled(value, scale, zero)), self._number(scale))
 
     def _spread(self, value: Any) -> Any:
-        b, lanes = self._b, ir.VectorType(_I32, self._lanes)
-        one = b.insert_element(ir.Constant(self._vector, ir.Undefined), value, _I32(0))
-        return b.shuffle_vector(one, ir.Constant(self._vector, ir.Undefined), ir.Constant(lanes, [0] * self._lanes))
+        b, lanes, kind = self._b, ir.VectorType(_I32, self._lanes), ir.VectorType(value.type, self._lanes)
+        one = b.insert_element(ir.Constant(kind, ir.Undefined), value, _I32(0))
+        return b.shuffle_vector(one, ir.Constant(kind, ir.Undefined), ir.Constant(lanes, [0] * self._lanes))
 
     def _number(self, value: float) -> Any:
         return ir.Constant(self._vector, [ir.Constant(_F32, value)] * self._lanes)
 
-    def _call(self, operation: str, *values: Any) -> Any:
-        kind = ir.FunctionType(self._vector, [self._vector] * len(values))
-        name = f"llvm.{operation}.v{self._lanes}f32"
+    def _call(self, operation: str, *values: Any, result: Any = None) -> Any:
+        kind = ir.FunctionType(result or self._vector, [value.type for value in values])
+        name = f"llvm.{operation}"
+        if "." not in operation:
+            name += f".v{self._lanes}i32" * (result is not None) + f".v{self._lanes}f32"
         declared = self._module.globals.get(name) or ir.Function(self._module, kind, name)
         return self._b.call(declared, values)
 
@@ -233,6 +277,14 @@ class _Writer:
     def _image(self, image: Image) -> tuple[Any, Place]:
         place = self._plan.places[image.name]
         return self._at(self._buffer, place.offset), place
+
+    @staticmethod
+    def _element(image: Image) -> Any:
+        return _F32 if image.dtype == "float32" else _I8
+
+    def _step(self, image: Image) -> int:
+        """Bytes from one block of an image's channels to the next."""
+        return self._lanes * _BYTES[image.dtype]
 
     def _blocks(self, image: Image) -> int:
         return -(-image.channels // self._lanes)
@@ -253,46 +305,58 @@ class _Writer:
     def _finish(self, step: Step, sums: Sequence[Any], tile: tuple[int, int], y: Any, x: Any, block: Any) -> None:
         """Join with the other image, activate and store a tile of one block."""
         b = self._b
+        b = self._b
         pointer, place = self._image(step.output)
-        vector = (block, self._lanes * _FLOAT)
-        pointer = self._at(pointer, (y, place.row), (x, place.pixel), vector)
+        pointer = self._at(pointer, (y, place.row), (x, place.pixel), (block, self._step(step.output)))
         joined, row_bytes, pixel_bytes = None, 0, 0
         if step.other is not None:
             other, there = self._image(step.other)
             if step.other.height * step.other.width > 1:
                 row_bytes, pixel_bytes = there.row, there.pixel
-            joined = self._at(other, (y, row_bytes), (x, pixel_bytes), vector)
+            joined = self._at(other, (y, row_bytes), (x, pixel_bytes), (block, self._step(step.other)))
         for number, value in enumerate(sums):
             row, column = divmod(number, tile[1])
-            if joined is not None:
-                factor = self._load(self._at(joined, row * row_bytes + column * pixel_bytes))
+            if step.rounded is not None:
+                value = self._rounded(value, *step.rounded)
+            if step.other is not None:
+                factor = self._read(step.other, self._at(joined, row * row_bytes + column * pixel_bytes))
                 value = b.fmul(value, factor) if step.multiplies else b.fadd(value, factor)
             done = self._activated(value, step.activation)
-            self._store(done, self._at(pointer, row * place.row + column * place.pixel))
+            self._write(step.output, done, self._at(pointer, row * place.row + column * place.pixel))
 
     # -- kernels ---------------------------------------------------------------------------------------------
 
     def _write_conv(self, step: Step) -> None:
         """A convolution: for each block and tile, the block's list."""
         b, lanes = self._b, self._lanes
+        assert step.bias is not None
         source, place = self._image(step.source)
         source = self._at(source, -step.pads[0] * place.row - step.pads[1] * place.pixel)
         down, across = step.stride[0] * place.row, step.stride[1] * place.pixel
-        tile = tile_of(step.output.height, step.output.width, self._vectors.tile)
+        whole = step.scales is not None
+        tile = tile_of(step.output.height, step.output.width, _MOST_BYTES if whole else self._vectors.tile)
         pixels = tile[0] * tile[1]
         chains = 1 if pixels >= 2 * _CHAINS else _CHAINS
         weights, offsets, begins = block_lists(step, lanes, place, chains)
         w, o, s = (self._at(self._data, self._constants.add(array)) for array in (weights, offsets, begins))
-        assert step.bias is not None
-        filled = np.concatenate([step.bias, np.zeros(-len(step.bias) % lanes, np.float32)])
-        bias = self._at(self._data, self._constants.add(filled))
+        missing = np.zeros(-len(step.bias) % lanes, np.float32)
+        bias, scales = np.concatenate([step.bias, missing]), None
+        if step.scales is not None:
+            starts, factors = whole_starts(step)
+            bias = np.concatenate([starts, missing.astype(np.int32)])
+            scales = self._at(self._data, self._constants.add(np.concatenate([factors, missing])))
+        biases = self._at(self._data, self._constants.add(bias))
+        kind = self._whole if whole else self._vector
         with self._loop(self._blocks(step.output)) as block:
-            first = self._b.sext(b.load(self._at(s, (block, 4)), typ=_I32), _I64)
-            until = self._b.sext(b.load(self._at(s, (block, 4), 4), typ=_I32), _I64)
-            start = self._load(self._at(bias, (block, lanes * _FLOAT)))
+            first = b.sext(b.load(self._at(s, (block, 4)), typ=_I32), _I64)
+            until = b.sext(b.load(self._at(s, (block, 4), 4), typ=_I32), _I64)
+            start = self._load(self._at(biases, (block, lanes * _FLOAT)), kind)
+            scale = None if scales is None else self._load(self._at(scales, (block, lanes * _FLOAT)))
             with self._tiles(step.output, *tile) as (y, x):
                 here = self._at(source, (y, down), (x, across))
                 sums = self._walk(here, (w, o), (first, until), start, tile, (down, across), chains)
+                if scale is not None:
+                    sums = [b.fmul(b.sitofp(total, self._vector), scale) for total in sums]
                 self._finish(step, sums, tile, y, x, block)
 
     def _walk(
@@ -305,11 +369,11 @@ class _Writer:
         strides: tuple[int, int],
         chains: int,
     ) -> list[Any]:
-        """Sums of products of a tile over a block's list, which may be empty."""
-        b = self._b
+        """Sums of products of a tile over a block's list, which may be empty; whole numbers if ``start`` is one."""
+        b, kind = self._b, start.type
         first, until = span
         pixels = tile[0] * tile[1]
-        zero = self._number(0.0)
+        zero = ir.Constant(kind, None)
         starts = [start] * pixels + [zero] * (pixels * (chains - 1))
         before, body, after = b.block, b.append_basic_block(), b.append_basic_block()
         b.cbranch(b.icmp_signed("<", first, until), body, after)
@@ -318,17 +382,21 @@ class _Writer:
         index.add_incoming(first, before)
         sums = []
         for value in starts:
-            sums.append(b.phi(self._vector))
+            sums.append(b.phi(kind))
             sums[-1].add_incoming(value, before)
         added = []
         for chain in range(chains):
-            weight = self._load(self._at(lists[0], (index, self._lanes * _FLOAT), chain * self._lanes * _FLOAT))
+            weight = self._load(self._at(lists[0], (index, self._lanes * 4), chain * self._lanes * 4), kind)
             offset = b.sext(b.load(self._at(lists[1], (index, 4), chain * 4), typ=_I32), _I64)
             here = self._at(source, (offset, 1))
             for pixel in range(pixels):
                 row, column = divmod(pixel, tile[1])
-                value = b.load(self._at(here, row * strides[0] + column * strides[1]), typ=_F32)
-                added.append(self._call("fma", self._spread(value), weight, sums[chain * pixels + pixel]))
+                value = b.load(self._at(here, row * strides[0] + column * strides[1]), typ=kind.element, align=1)
+                total = sums[chain * pixels + pixel]
+                if kind is self._vector:
+                    added.append(self._call("fma", self._spread(value), weight, total))
+                else:
+                    added.append(self._call(self._vectors.dot, total, self._spread(value), weight, result=kind))
         following = b.add(index, _I64(chains))
         index.add_incoming(following, b.block)
         for total, value in zip(sums, added, strict=True):
@@ -337,11 +405,12 @@ class _Writer:
         b.position_at_end(after)
         ends = []
         for value, total in zip(starts, added, strict=True):
-            ends.append(b.phi(self._vector))
+            ends.append(b.phi(kind))
             ends[-1].add_incoming(value, before)
             ends[-1].add_incoming(total, body)
+        add = b.fadd if kind is self._vector else b.add
         for chain in range(1, chains):
-            ends[:pixels] = [b.fadd(ends[p], ends[chain * pixels + p]) for p in range(pixels)]
+            ends[:pixels] = [add(ends[p], ends[chain * pixels + p]) for p in range(pixels)]
         return ends[:pixels]
 
     def _write_depthwise(self, step: Step) -> None:
@@ -364,7 +433,7 @@ class _Writer:
             table = self._at(data, (block, (taps + 1) * lanes * _FLOAT))
             start = self._load(self._at(table, taps * lanes * _FLOAT))
             with self._tiles(step.output, *tile) as (y, x):
-                here = self._at(source, (y, down), (x, across), (block, lanes * _FLOAT))
+                here = self._at(source, (y, down), (x, across), (block, self._step(step.source)))
                 sums = [start] * (tile[0] * tile[1])
                 for tap in range(taps):
                     weight = self._load(self._at(table, tap * lanes * _FLOAT))
@@ -372,21 +441,22 @@ class _Writer:
                     spot = row * place.row + column * place.pixel
                     for pixel in range(len(sums)):
                         tile_row, tile_column = divmod(pixel, tile[1])
-                        value = self._load(self._at(here, spot + tile_row * down + tile_column * across))
+                        there = self._at(here, spot + tile_row * down + tile_column * across)
+                        value = self._read(step.source, there)
                         sums[pixel] = self._call("fma", value, weight, sums[pixel])
                 self._finish(step, sums, tile, y, x, block)
 
     def _write_copy(self, step: Step) -> None:
         """An image as it is, or flattened."""
         source, place = self._image(step.source)
-        if step.source.height * step.source.width > 1 and step.output.height * step.output.width == 1:
-            target, _ = self._image(step.output)
-            self._transpose(step.source, (source, place.row, place.pixel, _FLOAT), target, stores=True)
+        if not step.even:
+            target, size = self._image(step.output)[0], _BYTES[step.source.dtype]
+            with self._transposed(step.source, source, place, size) as (last, number):
+                self._store(self._load(last, self._element(step.source)), self._at(target, (number, size)))
             return
         with self._loop(self._blocks(step.output)) as block, self._tiles(step.output, 1, 1) as (y, x):
-            vector = (block, self._lanes * _FLOAT)
-            value = self._load(self._at(source, (y, place.row), (x, place.pixel), vector))
-            self._finish(step, [value], (1, 1), y, x, block)
+            here = self._at(source, (y, place.row), (x, place.pixel), (block, self._step(step.source)))
+            self._finish(step, [self._read(step.source, here)], (1, 1), y, x, block)
 
     def _write_max(self, step: Step) -> None:
         """The largest value of a window."""
@@ -412,8 +482,9 @@ class _Writer:
             total = b.alloca(self._vector)
             self._store(self._number(-math.inf if largest else 0.0), total)
             with self._loop(spans[0][1], spans[0][0]) as row, self._loop(spans[1][1], spans[1][0]) as column:
-                here = self._at(source, (row, place.row), (column, place.pixel), (block, self._lanes * _FLOAT))
-                value, so_far = self._load(here), self._load(total)
+                vector = (block, self._step(image))
+                here = self._at(source, (row, place.row), (column, place.pixel), vector)
+                value, so_far = self._read(image, here), self._load(total)
                 joined = self._call("maxnum", so_far, value) if largest else b.fadd(so_far, value)
                 self._store(joined, total)
             value = self._load(total)
@@ -427,17 +498,20 @@ class _Writer:
     def _convert(self, image: Image, outside: Any, *, stores: bool) -> None:
         """Copy an image from outside, or to it: there channels come first."""
         pointer, place = self._image(image)
-        self._transpose(image, (pointer, place.row, place.pixel, _FLOAT), outside, stores=stores)
+        size = _BYTES[image.dtype]
+        with self._transposed(image, pointer, place, size) as (last, number):
+            first = self._at(outside, (number, size))
+            value = self._load(last if stores else first, self._element(image))
+            self._store(value, first if stores else last)
 
-    def _transpose(self, image: Image, inside: tuple[Any, int, int, int], outside: Any, *, stores: bool) -> None:
-        """Copy between channels last (pointer; bytes of a row, pixel, channel) and channels first."""
-        pointer, row, pixel, number = inside
-        area = image.height * image.width
+    @contextlib.contextmanager
+    def _transposed(self, image: Image, pointer: Any, place: Place, size: int) -> Iterator[tuple[Any, Any]]:
+        """Loop over an image's numbers: pointers to them, and their places where channels come first."""
+        b = self._b
         with self._loop(image.height) as y, self._loop(image.width) as x, self._loop(image.channels) as channel:
-            last = self._at(pointer, (y, row), (x, pixel), (channel, number))
-            first = self._at(outside, (channel, area * _FLOAT), (y, image.width * _FLOAT), (x, _FLOAT))
-            value = self._b.load(last if stores else first, typ=_F32)
-            self._b.store(value, first if stores else last)
+            last = self._at(pointer, (y, place.row), (x, place.pixel), (channel, size))
+            row = b.add(b.mul(channel, _I64(image.height)), y)
+            yield last, b.add(b.mul(row, _I64(image.width)), x)
 
 
 def tile_of(height: int, width: int, most: int) -> tuple[int, int]:
@@ -454,9 +528,23 @@ def tile_of(height: int, width: int, most: int) -> tuple[int, int]:
     return best
 
 
+def whole_starts(step: Step) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    """What sums of whole numbers start with, and what 1 means in them, by output.
+
+    A byte q stands for q - zero: zero times the sum of the weights is subtracted at first. Borders are ``zero``, too.
+    """
+    assert step.weight is not None
+    assert step.bias is not None
+    assert step.scales is not None
+    factors = step.scales.astype(np.float64) * np.float64(np.float32(step.source.scale))
+    sums = step.weight.reshape(len(step.weight), -1).sum(axis=1, dtype=np.int64)
+    starts = np.rint(step.bias / factors).astype(np.int64) - step.source.zero * sums
+    return starts.astype(np.int32), factors.astype(np.float32)
+
+
 def block_lists(
     step: Step, lanes: int, place: Place, chains: int
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """What each block of outputs reads.
 
     Args:
@@ -466,11 +554,14 @@ def block_lists(
         chains: a block's entries are a multiple of this; those that are missing are zero.
 
     Returns:
-        entries x lanes weights; entries' offsets in bytes from a window's first input; blocks' first entries and the
-        number of all.
+        entries x lanes float32 weights, or entries x lanes x 4 of bytes; entries' offsets in bytes from a window's
+        first input; blocks' first entries and the number of all.
     """
     assert step.weight is not None
     weight = step.weight
+    whole = weight.dtype == np.int8
+    shape = (lanes, FOUR) if whole else (lanes,)
+    apart = FOUR if whole else _FLOAT  # bytes
     inputs = weight.shape[1]
     each = len(weight) // step.groups
     weights, offsets, begins = [], [], [0]
@@ -479,19 +570,20 @@ def block_lists(
         group = np.minimum(outputs, len(weight) - 1) // each
         total = 0
         for one in np.unique(group):
-            mine = np.where((group == one)[:, None, None, None], block, np.float32(0))
-            kept = np.moveaxis(mine, 1, 3).any(axis=0)  # rows x columns x inputs: in the order of memory
+            mine = np.where((group == one)[:, None, None, None], block, weight.dtype.type(0))
+            parts = in_fours(mine) if whole else mine[:, :, None]  # lanes x parts x inputs of one x rows x columns
+            kept = np.any(np.moveaxis(parts != 0, (2, 1), (1, 4)), axis=(0, 1))  # in the order of memory
             rows, columns, channels = np.nonzero(kept)
-            weights.append(mine[:, channels, rows, columns].T)
-            first = one * inputs
-            offsets.append(rows * place.row + columns * place.pixel + (first + channels) * _FLOAT)
+            weights.append(parts[:, channels, :, rows, columns].reshape(-1, *shape))
+            first = one * inputs * _FLOAT
+            offsets.append(rows * place.row + columns * place.pixel + first + channels * apart)
             total += len(rows)
         missing = -total % chains
-        weights.append(np.zeros((missing, lanes), np.float32))
+        weights.append(np.zeros((missing, *shape), weight.dtype))
         offsets.append(np.zeros(missing, np.int64))
         begins.append(begins[-1] + total + missing)
     return (
-        np.concatenate(weights).astype(np.float32),
+        np.concatenate(weights).astype(weight.dtype),
         np.concatenate(offsets).astype(np.int32),
         np.asarray(begins, np.int32),
     )

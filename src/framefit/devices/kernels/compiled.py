@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.files import write_whole
-from framefit.devices.kernels.code import Constants, Vectors, plan_of, source_of
-from framefit.devices.kernels.network import Network
+from framefit.devices.kernels.code import Constants, plan_of, source_of
+from framefit.devices.kernels.network import Network, Vectors
 from framefit.errors import InputError
 
 Array = npt.NDArray[Any]
@@ -37,9 +37,9 @@ def vectors_of(features: str) -> Vectors | None:
     """Vector registers of a processor with these features; ``None``: too narrow to pay."""
     known = set(features.split(","))
     if "+avx512f" in known and "+avx512vl" in known:
-        return Vectors(lanes=16, tile=16)
+        return Vectors(lanes=16, tile=16, dot="x86.avx512.vpdpbusd.512" if "+avx512vnni" in known else "")
     if "+avx2" in known and "+fma" in known:
-        return Vectors(lanes=8, tile=10)
+        return Vectors(lanes=8, tile=10, dot="x86.avx512.vpdpbusd.256" if "+avxvnni" in known else "")
     return Vectors(lanes=4, tile=16) if "+neon" in known else None
 
 
@@ -62,11 +62,13 @@ class CompiledNetwork:
         text = source_of(network, vectors, plan, constants, _NAME)
         self._engine = _engine(text, processor, cache)
         self._function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(self._engine.get_function_address(_NAME))
-        self._constants, self._bytes = _aligned(constants.array()), plan.bytes
+        self._constants, self._plan = _aligned(constants.array()), plan
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array], flag: Array) -> BoundNetwork:
         """Attach contiguous arrays, and a number (int32) that ends a run if it is not 0."""
-        buffer = _aligned(np.zeros(self._bytes, np.uint8))
+        buffer = _aligned(np.zeros(self._plan.bytes, np.uint8))
+        for begin, end, zero in self._plan.zeros:
+            buffer[begin:end] = zero
         arrays = (self._constants, buffer, flag, *inputs, *outputs)
         return BoundNetwork(self, self._function, arrays)
 

@@ -1,4 +1,7 @@
-"""Which layers of a model kernels execute: those with enough zeros, where a measurement says that they are faster."""
+"""Which layers of a model kernels execute: those for which a measurement says that they are faster.
+
+Candidates have enough zeros, or are in int8.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,10 @@ import msgspec
 import numpy as np
 
 from framefit.core.model import Model
-from framefit.devices.kernels.network import Network, NoKernelError, has_kernel, network_of
+from framefit.devices.kernels.network import Network, NoKernelError, Vectors, has_kernel, network_of
 
 _LEAST_ZEROS = 0.25  # of a layer's weights, for a closer look at the model
-MOST_KEPT = 0.85
-"""Part of the multiplications that may remain where skipping the others pays."""
+_MOST_KEPT = 0.85  # of the multiplications, where skipping the others may pay
 _FASTER = 0.95  # of the runtime's time, at most
 _TURNS, _TURN_NS = 7, 2_000_000
 
@@ -47,14 +49,22 @@ class Comparison(msgspec.Struct, frozen=True):
         return self.kernels_ns <= _FASTER * self.runtime_ns
 
 
+def may_be_faster(network: Network, vectors: Vectors) -> bool:
+    """Whether a comparison is worth its time: with so many zeros, or in int8 on a processor that multiplies bytes."""
+    if any(step.scales is not None for step in network.steps):
+        return bool(vectors.dot)
+    return network.kept_ratio(vectors.lanes) <= _MOST_KEPT
+
+
 def regions_of(model: Model, but: Collection[int] = ()) -> list[Region]:
-    """Find regions of a model with zeros.
+    """Find regions of a model with zeros or in int8.
 
     Args:
         model: its layers; both ends of a region are legal cuts.
         but: layers that something else executes.
     """
-    if max(model.weight_zeros(), default=0.0) < _LEAST_ZEROS:
+    in_bytes = any(node.op == "QuantizeLinear" for nodes in model.nodes for node in nodes)
+    if not in_bytes and max(model.weight_zeros(), default=0.0) < _LEAST_ZEROS:
         return []
     able = [place not in but and all(map(has_kernel, nodes)) for place, nodes in enumerate(model.nodes)]
     return _found(model, able, 0, len(able))
