@@ -115,6 +115,7 @@ def several(b: GraphBuilder) -> str:
 
 
 CASES: dict[str, Made] = {
+    "wide": lambda b: conv(b, b.input("x", (1, 19, 3, 37)), 21, (3, 3), pads=[1] * 4),
     "3x3": lambda b: conv(b, b.input("x", (1, 16, 14, 14)), 32, (3, 3), pads=[1] * 4),
     "odd channels": lambda b: conv(b, b.input("x", (1, 5, 9, 7)), 19, (3, 3), pads=[1] * 4),
     "uneven padding": lambda b: conv(b, b.input("x", (1, 4, 9, 12)), 16, (3, 5), pads=[0, 1, 2, 3], strides=[2, 3]),
@@ -255,7 +256,7 @@ def in_bytes(case: str, zeros: float = 0.6) -> Model:
 
 
 @pytest.mark.parametrize(
-    "case", ["3x3", "odd channels", "uneven padding", "1x1", "residual", "projected", "classifier"]
+    "case", ["3x3", "wide", "odd channels", "uneven padding", "1x1", "residual", "projected", "classifier"]
 )
 def test_bytes_are_those_of_single_operators(case: str) -> None:
     """At most one step of the output's scale apart, in few values: where two ways of rounding meet."""

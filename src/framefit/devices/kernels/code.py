@@ -498,11 +498,41 @@ class _Writer:
     def _convert(self, image: Image, outside: Any, *, stores: bool) -> None:
         """Copy an image from outside, or to it: there channels come first."""
         pointer, place = self._image(image)
-        size = _BYTES[image.dtype]
-        with self._transposed(image, pointer, place, size) as (last, number):
-            first = self._at(outside, (number, size))
-            value = self._load(last if stores else first, self._element(image))
-            self._store(value, first if stores else last)
+        size, lanes = _BYTES[image.dtype], self._lanes
+        if image.width < lanes:
+            with self._transposed(image, pointer, place, size) as (last, number):
+                first = self._at(outside, (number, size))
+                value = self._load(last if stores else first, self._element(image))
+                self._store(value, first if stores else last)
+            return
+        kind = ir.VectorType(self._element(image), lanes)
+        area = image.height * image.width * size
+        for begin in range(0, image.channels, lanes):
+            count = min(lanes, image.channels - begin)
+            with self._tiles(image, 1, lanes) as (y, x):
+                last = self._at(pointer, (y, place.row), (x, place.pixel), begin * size)
+                first = self._at(outside, (y, image.width * size), (x, size), begin * area)
+                lasts = [self._at(last, pixel * place.pixel) for pixel in range(lanes)]
+                firsts = [self._at(first, channel * area) for channel in range(count)]
+                if stores:
+                    rows = self._turned([self._load(here, kind) for here in lasts])[:count]
+                else:
+                    missing = [ir.Constant(kind, None)] * (lanes - count)
+                    rows = self._turned([self._load(here, kind) for here in firsts] + missing)
+                for value, here in zip(rows, firsts if stores else lasts, strict=True):
+                    self._store(value, here)
+
+    def _turned(self, rows: list[Any]) -> list[Any]:
+        """Transpose a square of vectors: the first half is interleaved with the second one, again and again."""
+        count = self._lanes
+        half = count // 2
+        kind = ir.VectorType(_I32, count)
+        low = ir.Constant(kind, [n // 2 + n % 2 * count for n in range(count)])
+        high = ir.Constant(kind, [half + n // 2 + n % 2 * count for n in range(count)])
+        for _ in range(count.bit_length() - 1):
+            pairs = zip(rows[:half], rows[half:], strict=True)
+            rows = [self._b.shuffle_vector(one, two, order) for one, two in pairs for order in (low, high)]
+        return rows
 
     @contextlib.contextmanager
     def _transposed(self, image: Image, pointer: Any, place: Place, size: int) -> Iterator[tuple[Any, Any]]:
