@@ -11,7 +11,6 @@ thread.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -188,7 +187,9 @@ def main() -> None:
             figures[name] = rows
     result = given.result or ("kernels_networks" if given.models else "kernels_layers")
     names = " ".join(path.name for path in given.models)
-    store(result, {"zeros": figures}, " ".join(part for part in ("kernels.py", names, *sys.argv[1:0]) if part))
+    names = " ".join(path.name for path in given.models)
+    command = f"kernels.py {names} --rounds {given.rounds}".replace("  ", " ")
+    store(result, {"zeros": figures}, command)
 
 
 if __name__ == "__main__":
