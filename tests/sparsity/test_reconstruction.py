@@ -95,6 +95,23 @@ def test_n_of_m_holds_in_every_block(wide: bool, monkeypatch: pytest.MonkeyPatch
     assert (counts == 2).all()
 
 
+@pytest.mark.parametrize("wide", [False, True])
+def test_rows_share_their_zeros(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three at once, the seventh alone; the others compensate as well as they can."""
+    if wide:
+        monkeypatch.setattr(reconstruction, "WIDE", 4)
+    weights, hessian = layer(4, 7, 12)
+    found = reconstruct(weights, hessian, [0, 0.25, 0.5, 0.75], together=3)
+    for level, matrix in zip(found.levels, found.weights, strict=True):
+        for first in (0, 3, 6):
+            part = matrix[first : first + 3] != 0
+            assert (part == part[0]).all()
+        if level and not wide:
+            assert np.allclose(matrix, refitted(weights[0], hessian[0], matrix != 0), atol=1e-4)
+    assert found.levels.tolist() == pytest.approx([0, 0.25, 0.5, 0.75], abs=0.08)
+    assert (found.errors[1:] < found.masked[1:]).all()
+
+
 def test_wide_layers_are_pruned_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """Better than masking by the same scores, worse than the exact trace, and exactly as sparse."""
     weights, hessian = layer(5, 8, 48)

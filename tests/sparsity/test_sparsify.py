@@ -18,6 +18,9 @@ from framefit.core.model import GraphBuilder, Model, free_batch, listing
 from framefit.core.sparsity import Configuration, Deployment, SparsifySettings, SparsityResult
 from framefit.core.target import describe_target, resolve_target
 from framefit.devices import measure as in_turn
+from framefit.devices.kernel_times import KernelTimes
+from framefit.devices.kernels.selection import lanes_here
+from framefit.sparsity import prices
 from framefit.sparsity.allocation import allocate
 from framefit.sparsity.search import make_problem, sparse_network
 from framefit.sparsity.subject import chosen_pattern, make_database, open_subject
@@ -157,9 +160,41 @@ def test_a_model_is_registered_with_each_target_that_is_named(place: Path, monke
     assert not (place / "nowhere").exists()
 
 
-def test_this_machine_is_a_target_for_channels(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A described core stands in for the search; what is registered was measured."""
+def kernels_take(monkeypatch: pytest.MonkeyPatch, layers_ns: float, rest_ns: float) -> None:
+    """Let this machine's kernels take the same time for each layer; 0: they execute none."""
+
+    def times(model: Model, names: list[str]) -> KernelTimes:
+        return KernelTimes(layers_ns=dict.fromkeys(names, layers_ns) if layers_ns else {}, rest_ns=rest_ns)
+
+    monkeypatch.setattr(prices, "kernel_times", times)
     monkeypatch.setattr(in_turn, "_BUDGET_NS", 10_000_000)
+
+
+def test_this_machine_is_a_target_for_blocks_of_zeros(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs share their zeros by vectors; cycles are measured times, and what is registered was measured."""
+    kernels_take(monkeypatch, 10_000, 10_000)
+    found = made(place, "blocks", target="cpu", cycles=0.7, solver="dp", finetune_epochs=0, override="deploy")
+    assert (found.target, found.pattern) == ("cpu", "block")
+    model = Model.load(place / "blocks" / "model.onnx")
+    kept, lanes = [], lanes_here()
+    for name, array in listing(model).arrays.items():
+        if array.ndim == 4 or (array.ndim == 2 and name.startswith("weight")):
+            for first in range(0, len(array), lanes):
+                part = array[first : first + lanes] != 0
+                kept.append(part.any(axis=0).mean())
+                assert array.ndim == 2 or (part == part[0]).all()
+    assert min(kept) < 0.8
+    row = chosen(found)
+    assert 0.6 <= row.cycles_ratio <= 0.7
+    assert row.cycles == pytest.approx(row.cycles_ratio * found.dense.cycles, abs=1)
+    (cpu,) = read_record(place / "blocks" / "deploy.json", Deployment).targets
+    assert cpu.note.startswith("measured")
+    assert f"{row.cycles_ratio:.2f} by its layers' kernels" in cpu.note
+
+
+def test_this_machine_is_a_target_for_channels(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where kernels gain nothing; a described core stands in for the search, and what is registered was measured."""
+    kernels_take(monkeypatch, 0, 10_000)
     found = made(place, "here", target="cpu", cycles=0.8, solver="dp", finetune_epochs=0, override="deploy")
     assert (found.target, found.pattern) == ("cpu", "channel")
     row = chosen(found)
@@ -168,6 +203,8 @@ def test_this_machine_is_a_target_for_channels(place: Path, monkeypatch: pytest.
     assert (cpu.target, cpu.cycles) == ("cpu", None)
     assert cpu.note.startswith("measured")
     assert f"{row.cycles_ratio:.2f} of its cycles as modelled" in cpu.note
+    with pytest.raises(InputError, match="kernels that skip zeros execute none"):
+        made(place, "there", target="cpu", pattern="block")
 
 
 def test_gates_keep_a_model_back_unless_the_user_overrides_them(place: Path) -> None:

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-Pattern = Literal["unstructured", "n:m", "channel"]
+Pattern = Literal["unstructured", "n:m", "channel", "block"]
 Decision = Literal["deploy", "retrain", "discard"]
 RewardKind = Literal["accuracy-log-cycles", "error-log-cycles"]
 SolverName = Literal["auto", "dp", "spdy", "swaps", "ddpg", "ddpg-warm", "random", "uniform", "erk", "lamp"]

@@ -23,7 +23,15 @@ from framefit.core.workload import MachineSettings, UnitEntry
 from framefit.devices.device import Array, Backend, Handle, Tensors, allocate, fitting, random_inputs
 from framefit.devices.host import pinned
 from framefit.devices.kernels.network import Image, Network
-from framefit.devices.kernels.selection import Comparison, Region, compared, marked_regions, may_be_faster, regions_of
+from framefit.devices.kernels.selection import (
+    Comparison,
+    Region,
+    compared,
+    marked_regions,
+    may_be_faster,
+    regions_of,
+    vectors_here,
+)
 from framefit.devices.launching import Launch
 from framefit.devices.ort import OrtDevice, OrtHandle, found_providers
 from framefit.errors import DeviceError, InputError
@@ -123,15 +131,17 @@ class HostDevice(OrtDevice):
             pieces.append(_Piece(model.segment(first, end - 1), first in trees, network))
         return pieces
 
+    def networks(self, model: Model) -> list[Network]:
+        """What kernels execute of a model."""
+        return [piece.network for piece in self._pieces(model) if piece.network is not None]
+
     def _regions(self, model: Model, trees: Sequence[int]) -> list[Region]:
         if self._settings.kernels == "never" or (model.lowered and not model.unlowered):
             return []
         regions = marked_regions(model) if model.lowered else regions_of(model, trees)
         if not regions:
             return []
-        from framefit.devices.kernels.compiled import host, vectors_of  # importing LLVM takes 0.1 s
-
-        vectors = vectors_of(host()[1])
+        vectors = vectors_here()
         if vectors is None:
             return []
         if model.lowered:

@@ -516,6 +516,11 @@ def _notes(subject: Subject) -> tuple[str, ...]:
     if subject.pattern == "channel":
         less = "modelled cycles; the channels are taken out of the file, so any runtime has less to do"
         return (f"{less}: deploy.json says what was measured" if subject.target.name == "cpu" else less,)
+    if subject.pattern == "block":
+        return (
+            f"measured on this machine: kernels skip zeros that {subject.together} outputs share",
+            "no gain in other runtimes: they multiply zeros, too",
+        )
     return (
         f"modelled cycles: the gain is that of {subject.target.name}, which skips zeros",
         "no gain in ONNX Runtime: it multiplies zeros, too",

@@ -163,9 +163,15 @@ def sparsity_levels(parameters: int) -> Floats:
 
 
 def build_layer(
-    layer: WeightLayer, weight: Array, statistics: LayerStatistics, levels: Floats, *, of_m: tuple[int, int] | None
+    layer: WeightLayer,
+    weight: Array,
+    statistics: LayerStatistics,
+    levels: Floats,
+    *,
+    of_m: tuple[int, int] | None,
+    together: int = 1,
 ) -> Entry:
-    """The entry of a layer whose weights are removed."""
+    """The entry of a layer whose weights are removed; ``together``: outputs that share their zeros."""
     pruned = reconstruct(
         layer.matrix(weight),
         statistics.hessian,
@@ -173,6 +179,7 @@ def build_layer(
         statistics.importance,
         blocks=None if of_m is None else neighbours(layer, of_m[1]),
         keep=0 if of_m is None else of_m[0],
+        together=together,
     )
     return Entry(
         facts=replace(layer.facts, extra=_extra(statistics)),

@@ -73,11 +73,12 @@ def reconstruct(
     *,
     blocks: Ints | None = None,
     keep: int = 0,
+    together: int = 1,
 ) -> Reconstruction:
     """Remove more and more weights of a layer, and refit the others.
 
     The order of each row's removals is computed once; how many each row loses at a level is decided by the
-    least next increase of the error.
+    least next increase of the error. Rows that share their zeros lose their weights of an input at once.
 
     Args:
         weights: G x n x K: groups, rows of each, inputs of each sum.
@@ -86,6 +87,7 @@ def reconstruct(
         importance: G x n, weight of each row's error; default: 1.
         blocks: K, int64: number of the block of neighbours of each input, for N:M; default: any weight may be removed.
         keep: with ``blocks``, how many weights of each row's block stay: N. Higher levels are limited by it.
+        together: number of adjacent rows of a group that share their zeros; the last ones may be fewer.
 
     Returns:
         S levels; a level of 0 keeps the weights exactly.
@@ -97,13 +99,14 @@ def reconstruct(
     at = np.zeros(width, np.int64) if blocks is None else blocks
     quota = np.maximum(np.bincount(at) - keep, 0)
     most = int(quota.sum())
-    removals = np.minimum(np.rint(np.asarray(levels, np.float64) * groups * rows * width), most * groups * rows)
+    units = groups * -(-rows // together)  # of rows that share their zeros
+    removals = np.minimum(np.rint(np.asarray(levels, np.float64) * units * width), most * units)
     if width > WIDE:
-        rows_at_levels = _by_blocks(dense, inverse, removals / (groups * rows * width), important, at, quota)
+        rows_at_levels = _by_blocks(dense, inverse, removals / (units * width), important, at, quota, together)
     else:
-        losses = _traced(dense, inverse, at, quota, most)
-        counts = _shares(losses * important.reshape(-1, 1), removals.astype(np.int64))
-        rows_at_levels = _snapshots(dense, inverse, at, quota, counts)
+        parts = _Parts(dense, inverse, important, together)
+        losses = parts.traced(at, quota, most)
+        rows_at_levels = parts.snapshots(at, quota, _shares(losses, removals.astype(np.int64)))
     shaped = rows_at_levels.reshape(len(removals), groups, rows, width)
     none_removed = np.flatnonzero(removals == 0)
     shaped[none_removed] = dense
@@ -228,32 +231,49 @@ def _shares(losses: Floats, wanted: Ints) -> Ints:
     return np.stack([np.bincount(owner[:count], minlength=rows) for count in wanted], axis=1).astype(np.int64)
 
 
-def _traced(dense: Floats, inverse: Floats, blocks: Ints, quota: Ints, most: int) -> Floats:
-    """Increase of the error by each removal of each row: rows x steps."""
-    rows = dense.shape[0] * dense.shape[1]
-    losses = np.zeros((rows, most))
-    never, nothing = np.zeros(0, np.int64), np.zeros((0, dense.shape[2]))
-    flat = dense.reshape(rows, -1)
+class _Parts:
+    """Rows of a layer in parts that share their zeros."""
 
-    def trace(row: int) -> None:
-        _trace_row(flat[row], inverse[row // dense.shape[1]], blocks, quota, losses[row], never, nothing)
+    def __init__(self, dense: Floats, inverse: Floats, importance: Floats, together: int) -> None:
+        groups, rows, _ = dense.shape
+        self._dense, self._inverse, self._importance = dense, inverse, importance
+        self._parts = [
+            (group, slice(first, min(first + together, rows)))
+            for group in range(groups)
+            for first in range(0, rows, together)
+        ]
 
-    _each(trace, rows)
-    return losses
+    def traced(self, blocks: Ints, quota: Ints, most: int) -> Floats:
+        """Increase of the error by each removal of each part: parts x steps."""
+        losses = np.zeros((len(self._parts), most))
+        never = np.zeros(0, np.int64)
 
+        def trace(number: int) -> None:
+            weights, importance, inverse = self._part(number)
+            nothing = np.zeros((0, *weights.shape))
+            _trace_rows(weights, importance, inverse, blocks, quota, losses[number], never, nothing)
 
-def _snapshots(dense: Floats, inverse: Floats, blocks: Ints, quota: Ints, counts: Ints) -> Floats:
-    """Each row after the given numbers of removals: S x rows x K."""
-    rows = dense.shape[0] * dense.shape[1]
-    snapshots = np.zeros((rows, counts.shape[1], dense.shape[2]))
-    flat = dense.reshape(rows, -1)
+        _each(trace, len(self._parts))
+        return losses
 
-    def trace(row: int) -> None:
-        losses = np.zeros(int(counts[row].max()))
-        _trace_row(flat[row], inverse[row // dense.shape[1]], blocks, quota, losses, counts[row], snapshots[row])
+    def snapshots(self, blocks: Ints, quota: Ints, counts: Ints) -> Floats:
+        """Each row after the given numbers of its part's removals: S x groups x rows x K."""
+        snapshots = np.zeros((counts.shape[1], *self._dense.shape))
 
-    _each(trace, rows)
-    return snapshots.transpose(1, 0, 2)
+        def trace(number: int) -> None:
+            weights, importance, inverse = self._part(number)
+            losses, taken = np.zeros(int(counts[number].max())), np.zeros((counts.shape[1], *weights.shape))
+            _trace_rows(weights, importance, inverse, blocks, quota, losses, counts[number], taken)
+            group, rows = self._parts[number]
+            snapshots[:, group, rows] = taken.transpose(0, 2, 1)
+
+        _each(trace, len(self._parts))
+        return snapshots
+
+    def _part(self, number: int) -> tuple[Floats, Floats, Floats]:
+        group, rows = self._parts[number]
+        weights = np.ascontiguousarray(self._dense[group, rows].T)
+        return weights, np.ascontiguousarray(self._importance[group, rows]), self._inverse[group]
 
 
 def _each(work: Callable[[int], None], rows: int) -> None:
@@ -263,14 +283,19 @@ def _each(work: Callable[[int], None], rows: int) -> None:
 
 
 @njit(nogil=True, cache=True, fastmath={"contract", "reassoc"})
-def _trace_row(weights: Any, inverse: Any, blocks: Any, quota: Any, losses: Any, counts: Any, snapshots: Any) -> None:
-    """Remove as many weights as ``losses`` has elements; ``taken`` receives the row after each of ``counts``."""
-    size = len(weights)
+def _trace_rows(
+    weights: Any, importance: Any, inverse: Any, blocks: Any, quota: Any, losses: Any, counts: Any, snapshots: Any
+) -> None:
+    """Remove inputs from rows that share their zeros, K x rows: as many as ``losses`` has elements.
+
+    ``snapshots`` receives the rows after each of ``counts`` removals.
+    """
+    size, rows = weights.shape
     row = weights.copy()
     left = inverse.copy()  # rows and columns of the weights that remain, in the order of ``place``
     place = np.arange(size)
     spare = quota.copy()
-    column = np.empty(size)
+    column, factor = np.empty(size), np.empty(rows)
     done = 0
     while done < len(counts) and counts[done] == 0:
         snapshots[done] = weights
@@ -279,7 +304,10 @@ def _trace_row(weights: Any, inverse: Any, blocks: Any, quota: Any, losses: Any,
         count = size - step
         best, least = -1, np.inf
         for i in range(count):
-            score = row[i] * row[i] / left[i, i]
+            squares = 0.0
+            for r in range(rows):
+                squares += importance[r] * row[i, r] * row[i, r]
+            score = squares / left[i, i]
             if score < least and spare[blocks[place[i]]] > 0:
                 best, least = i, score
         losses[step] = least
@@ -289,13 +317,16 @@ def _trace_row(weights: Any, inverse: Any, blocks: Any, quota: Any, losses: Any,
             left[i, best], left[i, last] = left[i, last], left[i, best]
         for i in range(count):
             left[best, i], left[last, i] = left[last, i], left[best, i]
-        row[best], row[last] = row[last], row[best]
+        for r in range(rows):
+            row[best, r], row[last, r] = row[last, r], row[best, r]
         place[best], place[last] = place[last], place[best]
         pivot = left[last, last]
-        factor = row[last] / pivot
+        for r in range(rows):
+            factor[r] = row[last, r] / pivot
         for i in range(last):
             column[i] = left[last, i]
-            row[i] -= factor * column[i]
+            for r in range(rows):
+                row[i, r] -= factor[r] * column[i]
         for i in range(last):
             scale = column[i] / pivot
             for j in range(last):
@@ -303,11 +334,14 @@ def _trace_row(weights: Any, inverse: Any, blocks: Any, quota: Any, losses: Any,
         while done < len(counts) and counts[done] == step + 1:
             snapshots[done] = 0
             for i in range(last):
-                snapshots[done, place[i]] = row[i]
+                for r in range(rows):
+                    snapshots[done, place[i], r] = row[i, r]
             done += 1
 
 
-def _by_blocks(dense: Floats, inverse: Floats, levels: Floats, importance: Floats, blocks: Ints, quota: Ints) -> Floats:
+def _by_blocks(
+    dense: Floats, inverse: Floats, levels: Floats, importance: Floats, blocks: Ints, quota: Ints, together: int
+) -> Floats:
     """Prune column by column, one block after the other: S x G x n x K."""
     pruned = np.zeros((len(levels), *dense.shape))
     width = dense.shape[2]
@@ -320,7 +354,8 @@ def _by_blocks(dense: Floats, inverse: Floats, levels: Floats, importance: Float
                 end = min(start + step, width)
                 diagonal = upper[np.arange(start, end), np.arange(start, end)]
                 scores = np.square(current[:, start:end] / diagonal) * importance[group][:, None]
-                gone = _least(scores, level, blocks[start:end], quota)
+                shared = np.add.reduceat(scores, np.arange(0, len(scores), together), axis=0)
+                gone = np.repeat(_least(shared, level, blocks[start:end], quota), together, axis=0)[: len(scores)]
                 errors = np.zeros((len(current), end - start))
                 for column in range(start, end):
                     inside = column - start

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.model import Listing, Model, epilogue_groups, free_batch, listing, with_weights
-from framefit.core.run_record import LayerCycles
+from framefit.core.model import Listing, Model, free_batch, listing
 from framefit.core.settings import Notify
 from framefit.core.sparsity import Pattern, SparsifySettings
 from framefit.core.target import Target, load_target, resolve_target
-from framefit.devices.npu.costs import CostSource, pricing
+from framefit.devices.kernels.selection import lanes_here
+from framefit.devices.npu.costs import pricing
 from framefit.devices.registry import capabilities_of
 from framefit.errors import InputError
 from framefit.sparsity.database import (
@@ -28,7 +27,7 @@ from framefit.sparsity.database import (
     sparsity_levels,
 )
 from framefit.sparsity.layers import ChannelGroup, WeightLayer, find_groups, find_layers
-from framefit.sparsity.problem import Assignment, Floats, Ints
+from framefit.sparsity.prices import KernelPrices, Prices
 from framefit.sparsity.statistics import activation_zeros, collect
 from framefit.training.campaign import Ledger
 from framefit.training.data import Dataset, Examples, batch_left_open, open_classifier
@@ -37,14 +36,19 @@ from framefit.training.network import Network, to_torch
 __all__ = ["open_subject"]
 
 
-def chosen_pattern(target: Target, requested: Pattern | None) -> Pattern:
+def chosen_pattern(target: Target, requested: Pattern | None, lanes: int = 0) -> Pattern:
     """The pattern of zeros that a target rewards.
+
+    Args:
+        target: the device.
+        requested: the user's choice.
+        lanes: outputs that share their zeros in this machine's kernels; 0: another device, or it has none.
 
     Raises:
         InputError: zeros of the requested pattern save nothing on the target.
     """
     rule = target.sparsity
-    rewarded: tuple[Pattern, ...] = ()
+    rewarded: tuple[Pattern, ...] = ("block",) if lanes else ()
     if rule.skips in ("weights", "saturating", "dual"):
         patterns: dict[str, tuple[Pattern, ...]] = {"unstructured": ("unstructured", "n:m"), "n:m": ("n:m",)}
         rewarded = patterns.get(rule.granularity, ())
@@ -57,94 +61,6 @@ def chosen_pattern(target: Target, requested: Pattern | None) -> Pattern:
             remedy=f"choose --pattern {rewarded[0] if rewarded else 'channel'}, or another target",
         )
     return requested
-
-
-class Prices:
-    """Cycles of one model on one unit, for any sparsity of its layers."""
-
-    def __init__(
-        self, target: Target, source: CostSource, model: Model, written: Listing, layers: Sequence[WeightLayer]
-    ) -> None:
-        self._rule, self._source, self._model = target.sparsity, source, model
-        self._arrays, self._layers = written.arrays, layers
-
-    def of(self, model: Model, zeros: Mapping[str, float]) -> dict[str, LayerCycles]:
-        """Cycles of each layer of a model, by the name of its node with the weight, else of its last node."""
-        grouped, places = self._grouped(model)
-        names = {place: name for name, place in places.items()}
-        costs = self._source.layers(grouped, activation_sparsity=self._activations(grouped, places, zeros))
-        return {names.get(index, cost.name): cost for index, cost in enumerate(costs)}
-
-    def total(self, model: Model, zeros: Mapping[str, float]) -> int:
-        """Cycles of a model."""
-        return sum(layer.cycles for layer in self.of(model, zeros).values())
-
-    def shrunk(self, database: Database, assignment: Assignment) -> Model:
-        """The model that an assignment makes of the dense one."""
-        return with_weights(self._model, database.final(assignment, self._arrays, self._layers))
-
-    def table(self, database: Database, zeros: Mapping[str, float]) -> tuple[Ints, int]:
-        """Cycles of each entry of a database at each level, L x S, and of everything else."""
-        return self._of_channels(database, zeros) if database.groups else self.of_zeros(database.levels, zeros)
-
-    def of_zeros(self, sparsities: Floats, zeros: Mapping[str, float]) -> tuple[Ints, int]:
-        """Cycles of each weight layer at each of its sparsities, L x S, and of everything else.
-
-        Args:
-            sparsities: L x S, in the arrangement that the target rewards.
-            zeros: weight layer -> part of its input that is zero.
-        """
-        grouped, places = self._grouped(self._model)
-        activations = self._activations(grouped, places, zeros)
-        weighted = [places[layer.name] for layer in self._layers]
-        given = np.asarray(grouped.weight_zeros(self._rule.granularity, self._rule.n or 1, self._rule.m or 1))
-        n, m = self._rule.n, self._rule.m
-        table = []
-        for levels in sparsities.T:
-            ratios = given.copy()
-            ratios[weighted] = levels if n is None or m is None else np.where(levels > 0, 1 - n / m, 0)
-            costs = self._source.layers(grouped, weight_sparsity=ratios.tolist(), activation_sparsity=activations)
-            table.append([cost.cycles for cost in costs])
-        cycles = np.asarray(table, np.int64).T
-        return cycles[weighted], int(cycles[:, 0].sum() - cycles[weighted, 0].sum())
-
-    def _of_channels(self, database: Database, zeros: Mapping[str, float]) -> tuple[Ints, int]:
-        """Cycles of groups of channels; a layer that several groups affect is shared among them in equal parts.
-
-        Its real cycles are about the product of the groups' ratios, which is at most their mean: an upper bound.
-        """
-        dense = self._costs(self._model, zeros)
-        levels = database.levels
-        cycles: Floats = np.zeros((*levels.shape, len(dense)))
-        for group, level in np.ndindex(levels.shape):
-            if level and levels[group, level] == levels[group, level - 1]:
-                cycles[group, level] = cycles[group, level - 1]
-                continue
-            assignment = np.zeros(len(levels), np.int64)
-            assignment[group] = level
-            cycles[group, level] = self._costs(self.shrunk(database, assignment), zeros) if level else dense
-        touched = (cycles != dense).any(axis=1)
-        share = touched / np.maximum(touched.sum(axis=0), 1)
-        table = np.rint((cycles * share[:, None, :]).sum(axis=2)).astype(np.int64)
-        return table, int(dense.sum()) - int(table[:, 0].sum())
-
-    def _costs(self, model: Model, zeros: Mapping[str, float]) -> Ints:
-        return np.asarray([layer.cycles for layer in self.of(model, zeros).values()], np.int64)
-
-    def _grouped(self, model: Model) -> tuple[Model, dict[str, int]]:
-        """The model with the layers that an accelerator fuses, and the index of each weight layer among them."""
-        grouped = model.grouped(epilogue_groups(model))
-        at = {node: index for index, layer in enumerate(grouped.layers) for node in layer.nodes}
-        return grouped, {layer.name: at[layer.name] for layer in self._layers}
-
-    @staticmethod
-    def _activations(grouped: Model, places: Mapping[str, int], zeros: Mapping[str, float]) -> list[float] | float:
-        if not zeros:
-            return 0.0
-        ratios = [0.0] * len(grouped.layers)
-        for name, place in places.items():
-            ratios[place] = zeros[name]
-        return ratios
 
 
 _PROCESSOR = Path(__file__).with_name("processor.toml")
@@ -161,7 +77,7 @@ class Subject:
         written: its nodes and initializers.
         data: split into parts.
         target: the device; unit: of it.
-        pattern: of the zeros; of_m: N and M.
+        pattern: of the zeros; of_m: N and M; together: outputs that share their zeros, for "block".
         layers: those that may lose weights; groups: of channels, for that pattern.
         prices: cycles for any sparsity.
         inputs: calibration data, float32.
@@ -178,6 +94,7 @@ class Subject:
     unit: str
     pattern: Pattern
     of_m: tuple[int, int] | None
+    together: int
     layers: tuple[WeightLayer, ...]
     groups: tuple[ChannelGroup, ...]
     prices: Prices
@@ -208,8 +125,12 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
     Raises:
         InputError: something cannot be used, the target rewards no such zeros, or no layer can be pruned.
     """
-    target = _described(resolve_target(settings.target))
-    pattern = chosen_pattern(target, settings.pattern)
+    target = resolve_target(settings.target)
+    here = not capabilities_of(target).modelled
+    if here:  # a processor is measured: a description of a core like it prices what is not
+        target = load_target(_PROCESSOR)
+    lanes = lanes_here() if here else 0
+    pattern = chosen_pattern(target, settings.pattern, lanes)
     source_model = settings.model if model is None else model
     opened, split = open_classifier(
         source_model,
@@ -227,6 +148,15 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
             where=opened.name,
             remedy="choose another",
         )
+    source = pricing(target, opened, settings.unit)
+    prices = Prices(target, source, opened, written, layers)
+    if pattern == "block":
+        try:
+            prices = KernelPrices(target, source, opened, written, layers, lanes)
+        except InputError as error:
+            if settings.pattern == "block":
+                raise
+            pattern, notes = "channel", (*notes, f"{error.what}: channels are removed instead")
     groups: tuple[ChannelGroup, ...] = ()
     if pattern == "channel":
         groups = find_groups(written.nodes, written.arrays, layers, [tensor.name for tensor in opened.outputs])
@@ -237,7 +167,6 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
                 remedy="choose --pattern unstructured",
             )
     batch_open, closed = batch_left_open(source_model, opened)
-    source = pricing(target, opened, settings.unit)
     rule = target.sparsity
     of_m = (rule.n or settings.n, rule.m or settings.m) if pattern == "n:m" else None
     inputs, few = _calibration(split, settings.seed)
@@ -250,9 +179,10 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
         unit=source.unit.name,
         pattern=pattern,
         of_m=of_m,
+        together=lanes if pattern == "block" else 1,
         layers=layers,
         groups=groups,
-        prices=Prices(target, source, opened, written, layers),
+        prices=prices,
         inputs=inputs,
         examples=split.validation.sample(settings.images, settings.seed),
         zeros=zeros,
@@ -272,11 +202,6 @@ def _calibration(data: Dataset, seed: int) -> tuple[npt.NDArray[np.float32], tup
     return examples.inputs(), (f"{what}; give more training data, at least {_FEWEST}",)
 
 
-def _described(target: Target) -> Target:
-    """Return a target with figures: a processor of this machine is measured, so a core like it takes its place."""
-    return target if capabilities_of(target).modelled else load_target(_PROCESSOR)
-
-
 def make_database(subject: Subject, path: Path, ledger: Ledger, seed: int, notify: Notify) -> Database:
     """Return the layer database of a subject: the one in its folder, else a new one that is stored there.
 
@@ -294,7 +219,9 @@ def make_database(subject: Subject, path: Path, ledger: Ledger, seed: int, notif
         if groups:
             return build_group(groups[index], layers, arrays, statistics)
         layer = layers[index]
-        return build_layer(layer, arrays[layer.weight], statistics[layer.name], levels, of_m=subject.of_m)
+        return build_layer(
+            layer, arrays[layer.weight], statistics[layer.name], levels, of_m=subject.of_m, together=subject.together
+        )
 
     parts = [path.with_name(f"{path.stem}.part-{index}.npz") for index in range(len(facts))]
     entries: list[Entry] = []

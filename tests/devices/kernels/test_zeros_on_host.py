@@ -14,7 +14,9 @@ from framefit.core.model import listing, with_weights
 from framefit.core.workload import MachineSettings
 from framefit.devices import pieces
 from framefit.devices.device import Binding
-from framefit.devices.kernels.selection import Comparison
+from framefit.devices.kernel_times import kernel_times
+from framefit.devices.kernels.selection import Comparison, lanes_here
+from framefit.devices.measure import medians_ns
 from framefit.devices.pieces import HostDevice
 from framefit.errors import HangError
 from framefit.testing import DeviceConformance, arrays_for
@@ -176,3 +178,18 @@ def test_four_of_five_blocks_of_zeros_are_felt(tmp_path: Path) -> None:
         bound.append((device, device.compile(model, device.target.units[0].name, "net").bind(tensors)))
     took = np.array([[device.submit(binding).duration_ns for device, binding in bound] for _ in range(100)])
     assert np.median(took[:, 1]) >= 1.5 * np.median(took[:, 0])
+
+
+@pytest.mark.timed
+def test_times_of_layers_add_up(tmp_path: Path) -> None:
+    """What a few numbers of zeros took says what another number takes; what was measured is not measured again."""
+    names = [nodes[0].name for nodes in network(middle="Relu", size=48).nodes if nodes[0].op == "Conv"]
+    times = kernel_times(network(0.7, middle="Relu", size=48), names, tmp_path)
+    assert set(times.layers_ns) == set(names)
+    sparse = network(0.9, middle="Relu", size=48)
+    device = HostDevice(cache=tmp_path)
+    (step,) = [network.kept_ratio(lanes_here()) for network in device.networks(sparse)]
+    predicted = times.rest_ns + step * sum(times.layers_ns.values())
+    (measured,) = medians_ns([sparse], device)
+    assert measured == pytest.approx(predicted, rel=0.25)
+    assert kernel_times(network(0.7, middle="Relu", size=48), names, tmp_path) == times

@@ -106,18 +106,36 @@ def _found(model: Model, able: Sequence[bool], begin: int, end: int) -> list[Reg
 
 def compared(kernels: Callable[[], Any], runtime: Callable[[], Any]) -> Comparison:
     """Run both in turn."""
-    launches = [1, 1]
-    for number, run in enumerate((kernels, runtime)):
+    kernels_ns, runtime_ns = in_turn([kernels, runtime])
+    return Comparison(kernels_ns=kernels_ns, runtime_ns=runtime_ns)
+
+
+def in_turn(runs: Sequence[Callable[[], Any]]) -> list[float]:
+    """Run all of them in turn, again and again; return the median of what each one takes, in ns."""
+    launches = []
+    for run in runs:
         run()
         begun = time.perf_counter_ns()
         run()
-        launches[number] = max(1, _TURN_NS // max(time.perf_counter_ns() - begun, 1))
-    took = np.empty((_TURNS, 2))
+        launches.append(max(1, _TURN_NS // max(time.perf_counter_ns() - begun, 1)))
+    took = np.empty((_TURNS, len(runs)))
     for turn in range(_TURNS):
-        for number, run in enumerate((kernels, runtime)):
+        for number, run in enumerate(runs):
             begun = time.perf_counter_ns()
             for _ in range(launches[number]):
                 run()
             took[turn, number] = (time.perf_counter_ns() - begun) / launches[number]
-    medians = np.median(took, axis=0)
-    return Comparison(kernels_ns=float(medians[0]), runtime_ns=float(medians[1]))
+    return [float(median) for median in np.median(took, axis=0)]
+
+
+def vectors_here() -> Vectors | None:
+    """Vector registers of this processor; ``None``: there are no kernels for it."""
+    from framefit.devices.kernels.compiled import host, vectors_of  # importing LLVM takes 0.1 s
+
+    return vectors_of(host()[1])
+
+
+def lanes_here() -> int:
+    """How many outputs share their zeros in this machine's kernels; 0: it has none."""
+    vectors = vectors_here()
+    return 0 if vectors is None else vectors.lanes

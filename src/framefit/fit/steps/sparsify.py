@@ -36,8 +36,8 @@ _KEPT = ("sparsify.json", "database.npz")  # of an earlier search of the same ne
 class Sparsify(Step):
     """``framefit sparsify`` of the models whose cycles are missing, from the user's own network each time.
 
-    Zeros of the pattern that the target rewards; on this machine, which multiplies zeros, whole channels. What costs
-    too much accuracy is tried again half as far.
+    Zeros of the pattern that the target rewards; on this machine blocks that its kernels skip, or whole channels. What
+    costs too much accuracy is tried again half as far.
     """
 
     def propose(self, situation: Situation) -> list[Offer]:
