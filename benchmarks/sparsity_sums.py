@@ -27,6 +27,9 @@ def summed(part: str, rows: list[Row]) -> Row:
             return compared_targets(rows)
         case "channel":
             return means(rows, "target", ("cycles_ratio", "latency_ratio", "fall_measured_to_modelled"))
+        case "blocks":
+            points = ("difference_points", "untuned_difference_points")
+            return means(rows, "ratio", (*points, "sparsity_ratio", "cycles_ratio", "latency_ratio", "times_as_fast"))
     return {}
 
 
