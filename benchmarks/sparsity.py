@@ -13,7 +13,8 @@ Claims (docs/benchmarks.md says which of them hold), for the target "vpu" as it 
 - speed: a reward evaluation of 2,000 images takes at most 3 s, database and search at most 15 minutes.
 
     python benchmarks/sparsity.py --data DIR --model resnet20.onnx
-        [--part bars solvers blind targets channel blocks speed] [--seeds 3] [--ratios 0.6 0.5 0.4] [--evaluations 100] [--work DIR]
+        [--part bars solvers blind targets channel blocks speed] [--seeds 3] [--ratios 0.6 0.5 0.4]
+        [--evaluations 100] [--work DIR]
 
 Data: an image folder with train/ and test/, or an .npz of uint8 images; normalised as the model's README says, or by
 the training part's own mean where the model was trained so (--own-scaling). Searches are kept in --work and gone on
