@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from framefit.devices.npu.costs import cycles
     from framefit.devices.registry import targets
     from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
+    from framefit.fit.choose import choose
     from framefit.fit.loop import fit
     from framefit.latency.estimate import estimate
     from framefit.latency.measure import calibrate, measure
@@ -62,6 +63,7 @@ _HOME = {
     "Timetable": "framefit.core.timetable",
     "Workload": "framefit.core.workload",
     "calibrate": "framefit.latency.measure",
+    "choose": "framefit.fit.choose",
     "cycles": "framefit.devices.npu.costs",
     "demo": "framefit.workflows.demo",
     "compare_tables": "framefit.core.latency_table",
@@ -105,6 +107,7 @@ __all__ = [
     "Timetable",
     "Workload",
     "calibrate",
+    "choose",
     "compare_tables",
     "cycles",
     "demo",

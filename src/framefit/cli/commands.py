@@ -21,7 +21,7 @@ from framefit.core.sparsity import SparsifyOptions
 from framefit.core.tree_results import TreeifyOptions
 from framefit.devices.settings import CyclesSettings
 from framefit.errors import InputError
-from framefit.fit.settings import FitOptions
+from framefit.fit.settings import ChooseSettings, FitOptions
 from framefit.latency.settings import CalibrateSettings, EstimateSettings, MeasureSettings
 from framefit.profiling.settings import InjectLossSettings
 from framefit.trees.settings import RtlSettings
@@ -275,6 +275,26 @@ def fit(given: dict[str, Any], screen: Screen) -> int:
         fitted = fit(**given, notify=progress, on_step=progress)
     show_json(fitted.result) if screen.json else show(view(fitted.result, folder=fitted.folder))
     return 130 if fitted.result.interrupted else 0 if fitted.result.fits else 1
+
+
+@_command(ChooseSettings, Screen)
+def choose(given: dict[str, Any], screen: Screen) -> int:
+    """Compare targets: on which of them, and at which rates, a workload fits.
+
+    Each target is planned for at each rate: a row has its verdict, load and worst slack, and the first change that
+    would help where it does not fit. With -o what is known is kept, so that the same command goes on after Ctrl-C (exit
+    code 130), and the folder has a page. Exit code 1: it fits nowhere.
+
+    Example: framefit choose app.toml --targets vpu,edge-8,micro-npu --rates 15,30,60 -o choice
+    """
+    from framefit.fit.choose import choose
+    from framefit.report.terminal import view
+
+    with Progress(screen) as progress:
+        chosen = choose(**given, notify=progress)
+    page = "" if chosen.folder is None else f"\npage: {chosen.folder}/report.html (open it in a browser)"
+    show_json(chosen.choice) if screen.json else show(view(chosen.choice), page)
+    return 130 if chosen.choice.interrupted else 0 if chosen.choice.front else 1
 
 
 class PlanScreen(BoardScreen, kw_only=True):

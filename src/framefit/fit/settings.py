@@ -1,14 +1,14 @@
-"""Options of ``framefit fit``."""
+"""Options of ``framefit fit`` and ``framefit choose``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from framefit.core.fit_results import FitSettings
-from framefit.core.settings import option
+from framefit.core.settings import Settings, option
 from framefit.fit.steps import step_names
 
-__all__ = ["FitOptions"]
+__all__ = ["ChooseSettings", "FitOptions"]
 
 
 if TYPE_CHECKING:
@@ -36,3 +36,43 @@ class FitOptions(FitSettings, kw_only=True):
         ),
     ] = None
     force: Annotated[bool, option("Overwrite an existing folder of a fit.")] = False
+
+
+class ChooseSettings(Settings, kw_only=True):
+    """Options of ``framefit choose``."""
+
+    app: Annotated[
+        str,
+        option("Workload (default: app.toml of this folder).", argument=True, metavar="APP.toml", names="workload"),
+    ] = "app.toml"
+    targets: Annotated[
+        tuple[str, ...],
+        option(
+            "Targets to compare: built-in names, or paths of a target.toml (default: the workload's).",
+            metavar="T,T,...",
+            example="vpu,edge-8",
+            joined=True,
+        ),
+    ] = ()
+    rates: Annotated[
+        tuple[float, ...],
+        option(
+            "Rates of the fastest stream; others keep their proportion (default: the workload's).",
+            metavar="HZ,HZ,...",
+            example="15,30,60",
+            joined=True,
+        ),
+    ] = ()
+    prices: Annotated[
+        str | None, option("Prices of the targets: a line target = price each.", metavar="PRICES.toml", names="path")
+    ] = None
+    workers: Annotated[int, option("Processes that plan for described targets.", ge=1)] = 2
+    output: Annotated[
+        str | None,
+        option(
+            "Folder for choice.json and a page; the same command goes on with it.",
+            "-o",
+            "--output",
+            metavar="DIR",
+        ),
+    ] = None

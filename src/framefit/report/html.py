@@ -14,6 +14,7 @@ import jinja2
 import msgspec
 from markupsafe import Markup
 
+from framefit.core.choice import Choice
 from framefit.core.files import Record, write_whole
 from framefit.core.fit_results import FitResult
 from framefit.core.latency_table import LatencyTable
@@ -62,6 +63,7 @@ Content = (
     | ProfileContent
     | LatencyTable
     | LossStudy
+    | Choice
     | SparsityResult
     | TreeifyResult
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from framefit.core.choice import Choice
 from framefit.core.files import check_new, decode_json, from_data, read_bytes, read_record, write_record, write_whole
 from framefit.core.fit_results import PLAN_AFTER, PLAN_BEFORE, FitResult
 from framefit.core.formats import format_of
@@ -255,6 +256,7 @@ _FOLDERS: dict[str, Callable[[Path], Content]] = {  # by the file that only such
     "run.json": _run,
     "profile.json": _profile,
     "loss_study.json": lambda folder: read_record(folder / "loss_study.json", LossStudy),
+    "choice.json": lambda folder: read_record(folder / "choice.json", Choice),
     "result.json": lambda folder: _content(folder / "result.json"),
     "timetable.json": lambda folder: _content(folder / "timetable.json"),
 }
@@ -265,6 +267,7 @@ _FILES: tuple[tuple[set[str], Callable[[Path], Content]], ...] = (  # by keys th
     ({"original", "candidates"}, lambda path: read_record(path, TreeifyResult)),
     ({"settings", "before", "after"}, _fit),
     ({"drawn", "buffers", "sizes"}, lambda path: read_record(path, LossStudy)),
+    ({"app", "cells"}, lambda path: read_record(path, Choice)),
     ({"totals_by_kind", "events"}, lambda path: _profile(path.parent)),
     ({"residual_utilisation_ratio", "misses"}, lambda path: _run(path.parent)),
     ({"command", "workload", "host"}, lambda path: _run(path.parent)),

@@ -23,6 +23,7 @@ _KINDS = {  # in the order of a page: class of the content, its file here, and i
     "ProfileContent": ("profile", "KIND"),
     "Profile": ("profile", "KIND"),
     "LossStudy": ("losses", "KIND"),
+    "Choice": ("choice", "KIND"),
     "LatencyTable": ("latency", "TABLE"),
     "TableComparison": ("latency", "COMPARISON"),
     "LatencyEstimate": ("latency", "ESTIMATE"),
