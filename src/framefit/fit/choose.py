@@ -211,7 +211,7 @@ def plan_cell(task: _Task) -> ChoiceCell:
     """Plan one cell."""
     workload = msgspec.structs.replace(task.workload, target=task.target)
     try:
-        planned = plan(task.app, workload=workload, explained=True)
+        planned = plan(task.app, workload=workload, computes=False)
     except (UnsupportedError, InfeasibleError, DeviceError, InputError) as error:
         return ChoiceCell(target=task.target, rate_hz=task.rate_hz, binding=error.what)
     standing = standing_of(planned)

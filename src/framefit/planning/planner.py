@@ -21,6 +21,7 @@ from framefit.core.settings import Notify
 from framefit.core.timetable import Timetable
 from framefit.core.verdict import SERVED, verdict_of
 from framefit.core.workload import Workload
+from framefit.devices.device import is_simulated
 from framefit.devices.host import flushed_denormals, pinned, realtime_priority_permitted
 from framefit.execution.compiled import layers_of, open_timetable, verify
 from framefit.execution.unit_support import check_support, home_unit, usable_units
@@ -82,7 +83,9 @@ def plan_request(request: PlanRequest, priced: PricedDevice, notify: Notify) -> 
         InputError: a file, key or model that cannot be used; an operator that no unit supports.
         DeviceError: a model does not run here, or its segments do not give its outputs.
     """
-    with pinned(priced.device.host_core), flushed_denormals(), _no_collection():
+    device = priced.device
+    launches = not is_simulated(device) or device.computer is not None
+    with pinned(device.host_core) if launches else contextlib.nullcontext(), flushed_denormals(), _no_collection():
         return _Planner(request, priced, notify).plan()
 
 

@@ -49,6 +49,7 @@ def plan(
     priority_ratio: float = 1.0,
     background_ratio: float = 1.0,
     explained: bool = True,
+    computes: bool = True,
 ) -> Plan:
     """Say whether and how a workload's models fit into every window.
 
@@ -61,6 +62,8 @@ def plan(
         priority_ratio: for conditions other than the present ones: times what is measured priority models take then.
         background_ratio: and background models.
         explained: plan what would help where it does not fit (``fixes``); what binds is named in any case.
+        computes: check that segments give what whole models give; otherwise nothing is compiled for a described device,
+            and the plan is not to be run.
 
     Raises:
         InputError: a file, key or model that cannot be used; an operator that no unit supports.
@@ -77,7 +80,7 @@ def plan(
         _check_output(Path(output), force=settings.force)
     if settings.target is not None:
         workload = msgspec.structs.replace(workload, target=absolute_target(settings.target, Path()))
-    device = _device_of(app, workload)
+    device = _device_of(app, workload, computes=computes)
     request = PlanRequest(
         app,
         workload,
@@ -203,10 +206,10 @@ def write_timetables(planned: Plan, folder: Path, *, force: bool = False) -> Non
     write_record(folder / "instructions.json", lists, force=force)
 
 
-def _device_of(app: Path, workload: Workload) -> Device:
+def _device_of(app: Path, workload: Workload, *, computes: bool = True) -> Device:
     """The device that a workload names; what is wrong with its keys is said with the file that holds them."""
     try:
-        return open_device(workload.target, folder=app.parent, settings=workload.machine, computes=True)
+        return open_device(workload.target, folder=app.parent, settings=workload.machine, computes=computes)
     except InputError as error:
         if error.where is None or not error.where.startswith("$."):
             raise
