@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from framefit.workflows.run import run, simulate
     from framefit.workflows.runner import Runner
     from framefit.workflows.search import sparsify, treeify
+    from framefit.workflows.store import log, pull, push
 
 _HOME = {
     "DeviceError": "framefit.errors",
@@ -74,8 +75,11 @@ _HOME = {
     "init": "framefit.workflows.init",
     "inject_loss": "framefit.workflows.inject",
     "load_workload": "framefit.core.workload",
+    "log": "framefit.workflows.store",
     "plan": "framefit.workflows.plan",
     "profile": "framefit.workflows.profile",
+    "pull": "framefit.workflows.store",
+    "push": "framefit.workflows.store",
     "resolve_target": "framefit.core.target",
     "rtl": "framefit.trees.rtl",
     "run": "framefit.workflows.run",
@@ -118,10 +122,13 @@ __all__ = [
     "init",
     "inject_loss",
     "load_workload",
+    "log",
     "measure",
     "merge_tables",
     "plan",
     "profile",
+    "pull",
+    "push",
     "resolve_target",
     "rtl",
     "run",

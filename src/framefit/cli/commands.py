@@ -28,8 +28,11 @@ from framefit.trees.settings import RtlSettings
 from framefit.workflows.settings import (
     DemoSettings,
     InitSettings,
+    LogSettings,
     PlanSettings,
     ProfileSettings,
+    PullSettings,
+    PushSettings,
     ReportSettings,
     RunSettings,
     SchemaSettings,
@@ -540,6 +543,58 @@ def inject_loss(given: dict[str, Any], screen: Screen) -> None:
         return
     result = InjectedLoss(lost=injected.lost, events=len(injected.kept), trace=str(given["output"]))
     show_json(result) if screen.json else show(f"{result.lost} of {result.events} events lost: {result.trace}")
+
+
+@_command(PushSettings, Screen)
+def push(given: dict[str, Any], screen: Screen) -> None:
+    """Add files to a store that a team shares: a folder, or a URL of ssh or an object store.
+
+    A file lies there under its hash and is never changed; a record says what it is, of which device and models, and
+    what made it. Nothing is locked: any number may push at a time.
+
+    Example: framefit push pi5.table.json --store ssh://build/shared/framefit --command "framefit measure --on pi5"
+    """
+    from framefit.workflows.store import push
+
+    with Progress(screen) as progress:
+        pushed = push(**given, notify=progress)
+    if screen.json:
+        show_json(pushed)
+    else:
+        show(*(f"{file.sha256[:12]}  {file.kind:7}  {file.name}" for file in pushed.files))
+
+
+@_command(PullSettings, Screen)
+def pull(given: dict[str, Any], screen: Screen) -> None:
+    """Fetch files from a store, and check their hashes; merge latency tables of one device.
+
+    Example: framefit pull pi5.table.json --store ssh://build/shared/framefit -o tables
+
+    Example: framefit pull --kind table --target board.toml --merge board.table.json -o tables
+    """
+    from framefit.workflows.store import pull
+
+    with Progress(screen) as progress:
+        pulled = pull(**given, notify=progress)
+    if screen.json:
+        show_json(pulled.log)
+        return
+    show(*map(str, pulled.paths))
+    if pulled.table is not None:
+        show("", *pulled.remarks, f"table: {pulled.table}")
+
+
+@_command(LogSettings, Screen)
+def log(given: dict[str, Any], screen: Screen) -> None:
+    """List what a store holds, the latest last.
+
+    Example: framefit log ssh://build/shared/framefit --kind table --target board.toml
+    """
+    from framefit.report.terminal import view
+    from framefit.workflows.store import log
+
+    listed = log(**given)
+    show_json(listed) if screen.json else show(view(listed))
 
 
 @_command(SparsifyOptions, Screen)

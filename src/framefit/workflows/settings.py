@@ -12,8 +12,11 @@ from framefit.core.settings import InputShapes, OverwriteFile, Settings, option
 __all__ = [
     "DemoSettings",
     "InitSettings",
+    "LogSettings",
     "PlanSettings",
     "ProfileSettings",
+    "PullSettings",
+    "PushSettings",
     "ReportSettings",
     "RunSettings",
     "SchemaSettings",
@@ -281,3 +284,74 @@ class DemoSettings(Settings, kw_only=True):
     )
     seconds: Annotated[float, option("Length of the run in seconds.", metavar="SECONDS", gt=0)] = 8.0
     seed: Annotated[int, option("Random seed for weights and frames.", ge=0)] = 0
+
+
+_StoreUrl = Annotated[
+    str | None,
+    option("Folder or URL of the store (default: the environment's FRAMEFIT_STORE).", metavar="URL"),
+]
+_FileKind = Annotated[
+    Literal["table", "plan", "run", "fit", "profile", "model", "file"] | None, option("Only files of this kind.")
+]
+_OfModel = Annotated[str | None, option("Only what is about this model's file.", metavar="MODEL.onnx", names="path")]
+_OfTarget = Annotated[
+    str | None,
+    option("Only what was measured on this device: a target's name or file.", metavar="TARGET", names="target"),
+]
+
+
+class PushSettings(Settings, kw_only=True):
+    """Options of ``framefit push``."""
+
+    files: Annotated[
+        tuple[str, ...],
+        option(
+            "Latency tables, plans, models or other files.", argument=True, metavar="FILE...", many=True, names="path"
+        ),
+    ]
+    store: _StoreUrl = None
+    models: Annotated[
+        tuple[str, ...], option("Models that these files are about.", metavar="MODEL.onnx", names="path")
+    ] = ()
+    parents: Annotated[tuple[str, ...], option("Hashes of stored files that they were made of.", metavar="SHA256")] = ()
+    command: Annotated[str, option("What made them, for the log.", metavar="TEXT")] = ""
+
+
+class LogSettings(Settings, kw_only=True):
+    """Options of ``framefit log``."""
+
+    store: Annotated[
+        str | None,
+        option(
+            "Folder or URL of the store (default: the environment's FRAMEFIT_STORE).", argument=True, metavar="STORE"
+        ),
+    ] = None
+    words: Annotated[
+        tuple[str, ...], option("Only files of this name, or whose hash begins so.", "--name", metavar="NAME")
+    ] = ()
+    kind: _FileKind = None
+    model: _OfModel = None
+    target: _OfTarget = None
+
+
+class PullSettings(Settings, kw_only=True):
+    """Options of ``framefit pull``."""
+
+    words: Annotated[
+        tuple[str, ...],
+        option("Names of files, or beginnings of their hashes (default: all).", argument=True, metavar="NAME..."),
+    ] = ()
+    store: _StoreUrl = None
+    kind: _FileKind = None
+    model: _OfModel = None
+    target: _OfTarget = None
+    output: Annotated[str, option("Folder that the files go to.", "-o", "--output", metavar="DIR")] = "."
+    merge: Annotated[
+        str | None,
+        option(
+            "Write the latency tables among them into this one, too; entries that differ are told.",
+            metavar="TABLE.json",
+            names="new path",
+        ),
+    ] = None
+    force: Annotated[bool, option("Overwrite existing files.")] = False
