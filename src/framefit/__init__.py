@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from framefit.profiling.streaming import follow
     from framefit.runtime.program import Output, Request, Subscription
     from framefit.trees.rtl import rtl
+    from framefit.workflows.check import check
     from framefit.workflows.demo import demo
     from framefit.workflows.init import init, schema
     from framefit.workflows.inject import inject_loss
@@ -64,6 +65,7 @@ _HOME = {
     "Timetable": "framefit.core.timetable",
     "Workload": "framefit.core.workload",
     "calibrate": "framefit.latency.measure",
+    "check": "framefit.workflows.check",
     "choose": "framefit.fit.choose",
     "cycles": "framefit.devices.npu.costs",
     "demo": "framefit.workflows.demo",
@@ -111,6 +113,7 @@ __all__ = [
     "Timetable",
     "Workload",
     "calibrate",
+    "check",
     "choose",
     "compare_tables",
     "cycles",

@@ -15,6 +15,7 @@ COUNTS = {"W": 14, "L": 6, "N": 7, "P": 8, "S": 10, "T": 8}
 """How many requirements each capability has."""
 FURTHER = {
     "B1",
+    "B10",
     "B2",
     "B3",
     "B4",

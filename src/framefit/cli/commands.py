@@ -26,6 +26,7 @@ from framefit.latency.settings import CalibrateSettings, EstimateSettings, Measu
 from framefit.profiling.settings import InjectLossSettings
 from framefit.trees.settings import RtlSettings
 from framefit.workflows.settings import (
+    CheckSettings,
     DemoSettings,
     InitSettings,
     LogSettings,
@@ -543,6 +544,24 @@ def inject_loss(given: dict[str, Any], screen: Screen) -> None:
         return
     result = InjectedLoss(lost=injected.lost, events=len(injected.kept), trace=str(given["output"]))
     show_json(result) if screen.json else show(f"{result.lost} of {result.events} events lost: {result.trace}")
+
+
+@_command(CheckSettings, Screen)
+def check(given: dict[str, Any], screen: Screen) -> int:
+    """Say whether models got slower: launched in turn with an earlier version, for a build server.
+
+    Exit code 1: a model is slower by more than --most, and the whole 99 % interval says so. Exit code 4: the interval
+    reaches to both sides in the given time, so that nobody can tell.
+
+    Example: framefit check app.toml --against ../main/app.toml --most 1.05
+    """
+    from framefit.report.terminal import view
+    from framefit.workflows.check import check
+
+    with Progress(screen) as progress:
+        result = check(**given, notify=progress)
+    show_json(result) if screen.json else show(view(result))
+    return {"not slower": 0, "slower": 1, "cannot tell": 4}[result.verdict]
 
 
 @_command(PushSettings, Screen)

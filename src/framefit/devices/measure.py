@@ -20,7 +20,7 @@ from framefit.devices.host import at_realtime_priority, pinned
 from framefit.devices.ort import OrtDevice
 from framefit.stats import Z90
 
-__all__ = ["Measurement", "measure", "measure_floor", "medians_ns", "mostly_drifting"]
+__all__ = ["Measurement", "launch_of", "measure", "measure_floor", "medians_ns", "mostly_drifting"]
 
 
 _LEAST_WARM_UP, _MOST_WARM_UP = 3, 12
@@ -188,12 +188,18 @@ def medians_ns(models: Sequence[Model], device: Device | None = None) -> tuple[i
     """
     device = device or OrtDevice()
     with pinned(device.host_core):
-        measured = measure([_launch(device, model) for model in models], budget_ns=_BUDGET_NS)
+        unit = device.target.units[0].name
+        measured = measure([launch_of(device, model, unit) for model in models], budget_ns=_BUDGET_NS)
     return tuple(measurement.median_ns for measurement in measured)
 
 
-def _launch(device: Device, model: Model) -> Callable[[], Completion]:
-    handle = device.compile(model, device.target.units[0].name, model.name)
+def launch_of(device: Device, model: Model, unit: str) -> Callable[[], Completion]:
+    """Make a launch of a whole model with random inputs.
+
+    Raises:
+        DeviceError: the model cannot be compiled.
+    """
+    handle = device.compile(model, unit, model.name)
     tensors = random_inputs(model.inputs, np.random.default_rng(0))
-    bound = handle.bind(tensors | {tensor.name: allocate(tensor) for tensor in model.outputs})
+    bound = handle.bind(tensors | {tensor.name: allocate(tensor) for tensor in model.outputs if tensor.fixed})
     return lambda: device.submit(bound)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from framefit.core.settings import InputShapes, OverwriteFile, Settings, option
 
 __all__ = [
+    "CheckSettings",
     "DemoSettings",
     "InitSettings",
     "LogSettings",
@@ -355,3 +356,26 @@ class PullSettings(Settings, kw_only=True):
         ),
     ] = None
     force: Annotated[bool, option("Overwrite existing files.")] = False
+
+
+class CheckSettings(Settings, kw_only=True):
+    """Options of ``framefit check``."""
+
+    app: Annotated[
+        str,
+        option("Workload (default: app.toml of this folder).", argument=True, metavar="APP.toml", names="workload"),
+    ] = "app.toml"
+    against: Annotated[
+        str,
+        option(
+            "The earlier version: a workload, or a plan or run made of it.",
+            metavar="APP_OR_PLAN",
+            names="workload or plan",
+        ),
+    ]
+    target: Annotated[
+        str | None,
+        option("Target instead of the workloads': a built-in name, or path of a target.toml.", names="target"),
+    ] = None
+    most: Annotated[float, option("Ratio of latencies above which a model is slower.", gt=1)] = 1.05
+    seconds: Annotated[float, option("Time for each model.", metavar="SECONDS", gt=0)] = 5.0

@@ -32,6 +32,7 @@ _KINDS = {  # in the order of a page: class of the content, its file here, and i
     "SparsityResult": ("sparsity", "KIND"),
     "TreeifyResult": ("trees", "KIND"),
     "RtlReport": ("trees", "CIRCUITS"),
+    "CheckResult": ("check", "KIND"),
     "StoreLog": ("stored", "KIND"),
     "HostReport": ("machine", "DOCTOR"),
     "Target": ("machine", "TARGET"),
