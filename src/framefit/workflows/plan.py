@@ -80,6 +80,8 @@ def plan(
         _check_output(Path(output), force=settings.force)
     if settings.target is not None:
         workload = msgspec.structs.replace(workload, target=absolute_target(settings.target, Path()))
+    if settings.kernels is not None:
+        workload = msgspec.structs.replace(workload, kernels=settings.kernels)
     device = _device_of(app, workload, computes=computes)
     request = PlanRequest(
         app,

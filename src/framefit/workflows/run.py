@@ -130,8 +130,10 @@ def _play(
         if isinstance(app, Plan):
             planned = app
         else:
-            cache = settings.cache if isinstance(settings, RunSettings) else True
-            planned = plan(app, target=settings.target, cache=cache, in_real_time=not virtual, notify=notify)
+            options = (
+                {"cache": settings.cache, "kernels": settings.kernels} if isinstance(settings, RunSettings) else {}
+            )
+            planned = plan(app, target=settings.target, in_real_time=not virtual, notify=notify, **options)
         return _recorded(settings, planned, claim, None, notify, stop, on_idle)
 
 
@@ -244,11 +246,12 @@ def _stored_plan(settings: RunSettings | SimulateSettings, notify: Notify) -> st
     app: str | Path | Plan = settings.app
     if isinstance(app, Plan) or not names_plan(app):
         return app
-    if settings.target is not None or (isinstance(settings, RunSettings) and not settings.cache):
+    other = isinstance(settings, RunSettings) and (not settings.cache or settings.kernels is not None)
+    if settings.target is not None or other:
         raise InputError(
-            "a stored plan has its target and its durations",
+            "a stored plan has its target, its kernels and its durations",
             where=app,
-            remedy="leave --target and --no-cache out, or plan again from the app.toml",
+            remedy="leave --target, --kernels and --no-cache out, or plan again from the app.toml",
         )
     return read_plan(app, notify)
 

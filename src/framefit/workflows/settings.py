@@ -25,6 +25,12 @@ __all__ = [
 ]
 
 
+_Kernels = Annotated[
+    Literal["auto", "never"] | None,
+    option("Kernels that skip zeros: where they are faster, or never (default: as the workload says)."),
+]
+
+
 class PlanSettings(Settings, kw_only=True):
     """Options of ``framefit plan``."""
 
@@ -45,6 +51,7 @@ class PlanSettings(Settings, kw_only=True):
     cache: Annotated[
         bool, option("Use measurements of earlier plans; otherwise everything is measured again.", "--cache/--no-cache")
     ] = True
+    kernels: _Kernels = None
     output: Annotated[
         str | None,
         option(
@@ -151,6 +158,7 @@ class RunSettings(Settings, kw_only=True):
     cache: Annotated[
         bool, option("Use measurements of earlier plans; otherwise everything is measured again.", "--cache/--no-cache")
     ] = True
+    kernels: _Kernels = None
     output: _RunFolder = None
     force: _ForceRun = False
     resume: _Resume = False

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from framefit import GraphBuilder, Model
+from framefit import GraphBuilder, InputError, Model, plan, run
 from framefit.core.model import listing, with_weights
 from framefit.core.workload import MachineSettings
 from framefit.devices import pieces
@@ -193,3 +193,15 @@ def test_times_of_layers_add_up(tmp_path: Path) -> None:
     (measured,) = medians_ns([sparse], device)
     assert measured == pytest.approx(predicted, rel=0.25)
     assert kernel_times(network(0.7, middle="Relu", size=48), names, tmp_path) == times
+
+
+def test_a_run_can_do_without(tmp_path: Path, decided: Callable[[float], None]) -> None:
+    """``--kernels never`` plans the runtime's own graph; a stored plan keeps its own."""
+    decided(2.0)
+    network().save(tmp_path / "net.onnx")
+    app = tmp_path / "app.toml"
+    app.write_text('rate_hz = 20\n[[models]]\nname = "net"\npath = "net.onnx"\npriority = "background"\n')
+    plans = [plan(app, kernels=choice, output=str(tmp_path / choice)) for choice in ("auto", "never")]
+    assert [len(made.device.networks(network())) for made in plans] == [2, 0]
+    with pytest.raises(InputError, match="its kernels"):
+        run(str(tmp_path / "auto"), kernels="never", windows=2)
