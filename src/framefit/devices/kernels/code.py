@@ -342,7 +342,7 @@ class _Writer:
         missing = np.zeros(-len(step.bias) % lanes, np.float32)
         bias, scales = np.concatenate([step.bias, missing]), None
         if step.scales is not None:
-            starts, factors = whole_starts(step)
+            starts, factors = whole_starts(step, 128 if self._vectors.signed else 0)
             bias = np.concatenate([starts, missing.astype(np.int32)])
             scales = self._at(self._data, self._constants.add(np.concatenate([factors, missing])))
         biases = self._at(self._data, self._constants.add(bias))
@@ -396,7 +396,7 @@ class _Writer:
                 if kind is self._vector:
                     added.append(self._call("fma", self._spread(value), weight, total))
                 else:
-                    added.append(self._call(self._vectors.dot, total, self._spread(value), weight, result=kind))
+                    added.append(self._dot(total, self._spread(value), weight))
         following = b.add(index, _I64(chains))
         index.add_incoming(following, b.block)
         for total, value in zip(sums, added, strict=True):
@@ -412,6 +412,15 @@ class _Writer:
         for chain in range(1, chains):
             ends[:pixels] = [add(ends[p], ends[chain * pixels + p]) for p in range(pixels)]
         return ends[:pixels]
+
+    def _dot(self, total: Any, values: Any, weights: Any) -> Any:
+        """Add products of four bytes to each whole number."""
+        b, vectors = self._b, self._vectors
+        if not vectors.signed:
+            return self._call(vectors.dot, total, values, weights, result=total.type)
+        signed = b.xor(values, ir.Constant(self._whole, [-0x7F7F7F80] * self._lanes))  # each byte less 128
+        kind = ir.VectorType(_I8, FOUR * self._lanes)
+        return self._call(vectors.dot, total, b.bitcast(signed, kind), b.bitcast(weights, kind), result=total.type)
 
     def _write_depthwise(self, step: Step) -> None:
         """One filter for each channel: vectors of channels times vectors of weights."""
@@ -558,17 +567,18 @@ def tile_of(height: int, width: int, most: int) -> tuple[int, int]:
     return best
 
 
-def whole_starts(step: Step) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+def whole_starts(step: Step, less: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
     """What sums of whole numbers start with, and what 1 means in them, by output.
 
-    A byte q stands for q - zero: zero times the sum of the weights is subtracted at first. Borders are ``zero``, too.
+    A byte q stands for q - zero, and is multiplied as q - ``less``: the rest times the sum of the weights comes first.
+    Borders are ``zero``, too.
     """
     assert step.weight is not None
     assert step.bias is not None
     assert step.scales is not None
     factors = step.scales.astype(np.float64) * np.float64(np.float32(step.source.scale))
     sums = step.weight.reshape(len(step.weight), -1).sum(axis=1, dtype=np.int64)
-    starts = np.rint(step.bias / factors).astype(np.int64) - step.source.zero * sums
+    starts = np.rint(step.bias / factors).astype(np.int64) - (step.source.zero - less) * sums
     return starts.astype(np.int32), factors.astype(np.float32)
 
 

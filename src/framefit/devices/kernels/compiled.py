@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.files import write_whole
+from framefit.devices.host import ROOT, cpuinfo
 from framefit.devices.kernels.code import Constants, plan_of, source_of
 from framefit.devices.kernels.network import Network, Vectors
 from framefit.errors import InputError
 
 Array = npt.NDArray[Any]
-_VERSION = 1  # of the code that is kept
+_VERSION = 2  # of the code that is kept
 _NAME = "run"
 _DIGEST = 32  # bytes
 
@@ -30,7 +31,10 @@ def host() -> tuple[str, str]:
     """Name and features of this processor, as LLVM has them."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    features = llvm.get_host_cpu_features().flatten()
+    if "asimddp" in cpuinfo(ROOT).get("Features", "").split():  # LLVM does not list it
+        features += ",+dotprod"
+    return llvm.get_host_cpu_name(), features
 
 
 def vectors_of(features: str) -> Vectors | None:
@@ -40,7 +44,10 @@ def vectors_of(features: str) -> Vectors | None:
         return Vectors(lanes=16, tile=16, dot="x86.avx512.vpdpbusd.512" if "+avx512vnni" in known else "")
     if "+avx2" in known and "+fma" in known:
         return Vectors(lanes=8, tile=10, dot="x86.avx512.vpdpbusd.256" if "+avxvnni" in known else "")
-    return Vectors(lanes=4, tile=16) if "+neon" in known else None
+    if "+neon" in known:
+        dot = "aarch64.neon.sdot.v4i32.v16i8" if "+dotprod" in known else ""
+        return Vectors(lanes=4, tile=16, dot=dot, signed=True)
+    return None
 
 
 class CompiledNetwork:

@@ -42,11 +42,13 @@ class Vectors:
         lanes: float32 numbers in one.
         tile: pixels at once, at most: accumulators that fit beside what is being multiplied.
         dot: LLVM's name of the instruction that adds products of four bytes each; "": there is none.
+        signed: whether it multiplies signed bytes only, so that 128 is subtracted from those of images.
     """
 
     lanes: int
     tile: int
     dot: str = ""
+    signed: bool = False
 
 
 @dataclass(frozen=True)
