@@ -245,6 +245,7 @@ def test_units_that_a_model_was_kept_from_cost_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.slow  # trains three times
 def test_what_was_too_inaccurate_may_do_with_other_settings(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fit that is gone on with and may lose more takes the step that it had given up; else nothing is done twice."""
     monkeypatch.setattr(Labelled, "top1", lambda *_: 0.5)

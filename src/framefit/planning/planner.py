@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from framefit.core.model import Model
 from framefit.core.settings import Notify
 from framefit.core.timetable import Timetable
 from framefit.core.verdict import SERVED, verdict_of
@@ -328,10 +329,19 @@ def _with_served(timetable: Timetable, beat: Beat, windows_hz: float) -> Timetab
 def _with_layers(timetable: Timetable, tasks: Sequence[SegmentedModel]) -> Timetable:
     """With what each model's segments are made of."""
     models = tuple(
-        msgspec.structs.replace(model, layers=layers_of(task.model))
+        msgspec.structs.replace(model, layers=layers_of(task.model), kernels=_by_kernels(task.model))
         for model, task in zip(timetable.models, tasks, strict=True)
     )
     return msgspec.structs.replace(timetable, models=models)
+
+
+def _by_kernels(model: Model) -> tuple[str, ...]:
+    """Names of layers that kernels execute, where the runtime's own graph is cut; trees have notes."""
+    return tuple(
+        layer.name
+        for layer in model.layers
+        if model.unlowered.issuperset(layer.nodes) and layer.name not in model.notes
+    )
 
 
 def _not_compared(timetable: Timetable) -> Timetable:

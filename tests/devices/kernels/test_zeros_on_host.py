@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from framefit import GraphBuilder, InputError, Model, plan, run
 from framefit.core.model import listing, with_weights
@@ -19,6 +21,7 @@ from framefit.devices.kernels.selection import Comparison, lanes_here
 from framefit.devices.measure import medians_ns
 from framefit.devices.pieces import HostDevice
 from framefit.errors import HangError
+from framefit.report.terminal import view
 from framefit.testing import DeviceConformance, arrays_for
 
 TOLERANCE = 1e-4
@@ -205,3 +208,20 @@ def test_a_run_can_do_without(tmp_path: Path, decided: Callable[[float], None]) 
     assert [len(made.device.networks(network())) for made in plans] == [2, 0]
     with pytest.raises(InputError, match="its kernels"):
         run(str(tmp_path / "auto"), kernels="never", windows=2)
+
+
+def test_a_plan_names_the_layers(tmp_path: Path, decided: Callable[[float], None]) -> None:
+    """Where a model is cut, the kernels' layers are recorded and told."""
+    decided(2.0)
+    network(size=48).save(tmp_path / "net.onnx")
+    app = tmp_path / "app.toml"
+    app.write_text(
+        'rate_hz = 20\n[[models]]\nname = "net"\npath = "net.onnx"\npriority = "background"\nalways_split = true\n'
+    )
+    made = plan(app)
+    (model,) = made.timetable.models
+    assert len(model.kernels) >= 4
+    console = Console(file=io.StringIO(), width=200)
+    console.print(view(made.timetable))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"execute {len(model.kernels)} of its layers" in " ".join(text.split())

@@ -43,6 +43,7 @@ _POINTER = ir.PointerType()
 _FLOAT = 4  # bytes
 _BYTES = {"float32": _FLOAT, "uint8": 1}
 _ALIGNED = 64  # bytes: a cache line
+_CACHED = 1 << 18  # bytes of an image that stay in a core's second cache, beside weights
 _MOST_TAPS = 32  # of a depthwise filter that is written out
 _MOST_BYTES = 8  # pixels at once of convolutions of bytes: more of them take longer each
 _CHAINS = 4  # sums in turn, where a tile has too few pixels to hide how long an addition takes
@@ -290,13 +291,35 @@ class _Writer:
         return -(-image.channels // self._lanes)
 
     @contextlib.contextmanager
-    def _tiles(self, image: Image, rows: int, columns: int) -> Iterator[tuple[Any, Any]]:
-        """First row and column of tiles that cover an image; the last ones overlap others."""
+    def _tiles(self, image: Image, rows: int, columns: int, span: Any = None) -> Iterator[tuple[Any, Any]]:
+        """First row and column of tiles that cover an image; the last ones overlap others.
+
+        Args:
+            image: the image.
+            rows: of a tile.
+            columns: of a tile.
+            span: first row of tiles, and the one behind the last; default: all.
+        """
         b = self._b
-        with self._loop(-(-image.height // rows)) as turn:
+        begin, end = span or (0, -(-image.height // rows))
+        with self._loop(end, begin) as turn:
             y = self._no_later(b.mul(turn, _I64(rows)), image.height - rows, image.height % rows)
             with self._loop(-(-image.width // columns)) as step:
                 yield y, self._no_later(b.mul(step, _I64(columns)), image.width - columns, image.width % columns)
+
+    @contextlib.contextmanager
+    def _strips(self, step: Step, rows: int, row_bytes: int) -> Iterator[Any]:
+        """Rows of tiles whose inputs stay in a core's cache while all blocks read them: first, and behind the last."""
+        b = self._b
+        tiles = -(-step.output.height // rows)
+        together = max(1, _CACHED // (rows * row_bytes))
+        with self._loop(-(-tiles // together)) as strip:
+            if together >= tiles:
+                yield 0, tiles
+                return
+            begin = b.mul(strip, _I64(together))
+            end = b.add(begin, _I64(together))
+            yield begin, b.select(b.icmp_signed(">", end, _I64(tiles)), _I64(tiles), end)
 
     def _no_later(self, value: Any, last: int, rest: int) -> Any:
         b = self._b
@@ -347,12 +370,12 @@ class _Writer:
             scales = self._at(self._data, self._constants.add(np.concatenate([factors, missing])))
         biases = self._at(self._data, self._constants.add(bias))
         kind = self._whole if whole else self._vector
-        with self._loop(self._blocks(step.output)) as block:
+        with self._strips(step, tile[0], down) as span, self._loop(self._blocks(step.output)) as block:
             first = b.sext(b.load(self._at(s, (block, 4)), typ=_I32), _I64)
             until = b.sext(b.load(self._at(s, (block, 4), 4), typ=_I32), _I64)
             start = self._load(self._at(biases, (block, lanes * _FLOAT)), kind)
             scale = None if scales is None else self._load(self._at(scales, (block, lanes * _FLOAT)))
-            with self._tiles(step.output, *tile) as (y, x):
+            with self._tiles(step.output, *tile, span) as (y, x):
                 here = self._at(source, (y, down), (x, across))
                 sums = self._walk(here, (w, o), (first, until), start, tile, (down, across), chains)
                 if scale is not None:

@@ -40,6 +40,7 @@ from framefit.report.formats import format_bytes, format_difference, format_dura
 __all__ = ["PlanContent"]
 
 
+_KERNELS = 6  # names of layers that a sentence lists
 _THRESHOLD = 5  # docs/priorities.md: from this level on, unless the workload sets one
 _ROUNDING_NS = 1  # a release is a whole nanosecond: windows of one rate differ by it
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
@@ -434,12 +435,20 @@ def _blocks(content: PlanContent, detail: Detail) -> Iterator[Block]:
     reasons: list[str | tuple[str, str]] = list(timetable.reasons)
     if not drawn:  # else a model's sentences hold its reasons
         reasons += [(model.name, reason) for model in timetable.models for reason in model.reasons]
+    reasons += [(model.name, _kernels_sentence(model)) for model in timetable.models if model.kernels]
     if reasons:
         yield Sentences("Notes", reasons)
     if detail != "full":
         yield _models(content)
     if timetable.models:
         yield _segments(timetable, percentile, 400 if drawn else 40)
+
+
+def _kernels_sentence(model: PlannedModel) -> str:
+    """Which layers are not the runtime's."""
+    more = len(model.kernels) - _KERNELS
+    names = ", ".join(model.kernels[:_KERNELS]) + (f" and {more} more" if more > 0 else "")
+    return f"kernels that skip zeros, or multiply bytes, execute {len(model.kernels)} of its layers: {names}"
 
 
 def _help(timetable: Timetable) -> Iterator[Block]:
