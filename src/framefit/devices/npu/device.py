@@ -449,7 +449,10 @@ def _open(target: Target, settings: MachineSettings, where: Path | None, *, comp
             )
     computer = None
     if computes:
-        computer = HostDevice(msgspec.structs.replace(settings, cores=settings.cores and settings.cores[:1]))
+        # outputs are computed beside virtual time: kernels would only have to be compiled and compared
+        computer = HostDevice(
+            msgspec.structs.replace(settings, cores=settings.cores and settings.cores[:1], kernels="never")
+        )
     function = None
     if target.cost.function is not None:
         assert where is not None
