@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-from PIL import Image
 
 from framefit.core.model import TensorInfo
 from framefit.core.workload import Preprocess
@@ -149,6 +148,8 @@ class Preparation:
     def _resized(self, raw: Array) -> Array:
         if raw.shape[:2] == self.size:
             return raw
+        from PIL import Image  # only here and for gray: a model that gets its own size does without
+
         size = (self.size[1], self.size[0])
         bilinear = Image.Resampling.BILINEAR
         if raw.dtype == np.uint8 or raw.ndim == 2:
@@ -162,6 +163,8 @@ class Preparation:
         """Arrange channels in the input's order and layout; a view where possible."""
         if self._gray:
             if image.ndim == 3 and image.dtype == np.uint8:
+                from PIL import Image
+
                 image = np.asarray(Image.fromarray(image).convert("L"))
             elif image.ndim == 3:
                 image = image @ np.asarray([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, as Pillow

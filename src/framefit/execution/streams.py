@@ -8,10 +8,9 @@ import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from PIL import Image
 
 from framefit.core.arrays import ArrayFile, transposed
 from framefit.core.functions import error_text, load_function
@@ -19,6 +18,9 @@ from framefit.core.model import TensorInfo
 from framefit.core.workload import StreamEntry, names_function
 from framefit.devices.device import Array, random_inputs
 from framefit.errors import FramefitError, InputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 __all__ = ["EndOfStream", "Stream", "check_sink", "fitted", "open_stream"]
 
@@ -50,6 +52,8 @@ def opened_image(path: Path, where: str, *, decode: bool = True) -> Image.Image:
     Raises:
         InputError: it is damaged.
     """
+    from PIL import Image
+
     try:
         with warnings.catch_warnings(), contextlib.ExitStack() as opened:
             warnings.simplefilter("ignore")  # about size and metadata; real errors are raised

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 
 from framefit.core.model.graph import static_shape
+from framefit.core.model.lazy import ir
 from framefit.core.model.loading import infer
 from framefit.errors import UnsupportedError
 

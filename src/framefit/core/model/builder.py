@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 
+from framefit.core.model.lazy import ir
 from framefit.core.model.loading import canonical, infer, parsed
 from framefit.core.model.model import Model
 

@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 
 from framefit.core.files import Record
 from framefit.core.latency_table import Value
+from framefit.core.model.lazy import ir
 from framefit.core.model.loading import dependent_reads, node_inputs
 
 __all__ = ["Attribute"]
@@ -196,7 +196,7 @@ def _einsum_macs(node: ir.Node, inputs: list[tuple[int, ...]]) -> int:
 Attribute = int | float | str | tuple[int | float | str, ...]
 Granularity = Literal["unstructured", "n:m", "channel", "none"]
 Mask = npt.NDArray[np.bool_]
-Tensors = Callable[[ir.Value], TensorInfo]
+Tensors = Callable[["ir.Value"], TensorInfo]
 
 
 class Operand(TensorInfo, kw_only=True):

@@ -20,14 +20,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
-import onnx_ir as ir
-import onnx_ir.passes.common as passes
-from google.protobuf.message import DecodeError
 
 from framefit.core.arrays import transposed
 from framefit.core.files import toml_key
 from framefit.core.formats import check_model_file
+from framefit.core.model.lazy import ir, onnx, passes, protobuf
 from framefit.errors import InputError, UnsupportedError
 
 __all__ = ["declared_inputs", "external_files", "integer_scalars"]
@@ -231,7 +228,7 @@ def external_files(path: str | Path) -> tuple[str, ...]:
     """Names of files beside an ONNX file that hold its weights; none where it cannot be read."""
     try:
         proto = onnx.load_model(path, load_external_data=False)
-    except (OSError, DecodeError):
+    except (OSError, protobuf.DecodeError):
         return ()
     tensors = [*proto.graph.initializer, *(a.t for n in proto.graph.node for a in n.attribute if a.HasField("t"))]
     pairs = (pair for tensor in tensors for pair in tensor.external_data if pair.key == "location")
@@ -265,7 +262,7 @@ def read_graph(path: str | Path) -> ir.Model:
         _validate(model, path)
     except InputError:
         raise
-    except DecodeError as error:
+    except protobuf.DecodeError as error:
         raise InputError("not an ONNX file, or a truncated one", where=path, remedy=remedy) from error
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:  # onnx_ir wraps some in RuntimeError
         raise InputError(f"not a usable ONNX file: {error}", where=path, remedy=remedy) from error
@@ -336,7 +333,7 @@ def file_state(path: str | Path) -> tuple[int, ...]:
 def _declared(path: Path, _: tuple[int, ...]) -> dict[str, tuple[int | None, ...] | None]:
     try:
         graph = onnx.load_model(path, load_external_data=False).graph
-    except (OSError, DecodeError):
+    except (OSError, protobuf.DecodeError):
         graph = onnx.GraphProto()
     if not graph.node or not graph.output:
         read_graph(path)  # raises the error that says why

@@ -9,10 +9,9 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
-import onnx_ir as ir
-from google.protobuf.message import DecodeError
 
 from framefit.core.model.graph import Layer
+from framefit.core.model.lazy import ir, protobuf
 from framefit.core.model.loading import canonical, node_inputs, parsed
 from framefit.core.model.model import Model
 from framefit.errors import DeviceError, FramefitError
@@ -52,7 +51,7 @@ def lowered(model: Model, optimised: bytes, ask: Callable[[bytes, Sequence[str]]
                     value.shape = ir.Shape(shape)
                     value.type = ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype)))
         _settle(graph, model)
-    except (DecodeError, ValueError, FramefitError) as error:
+    except (protobuf.DecodeError, ValueError, FramefitError) as error:
         raise DeviceError(f"the runtime saved a graph that cannot be read: {error}", where=model.name) from error
     return Model(
         graph,
@@ -303,7 +302,7 @@ def fused_groups(model: Model, optimised: bytes) -> tuple[tuple[str, ...], ...]:
     """
     try:
         graph = parsed(optimised).graph
-    except (DecodeError, ValueError) as error:
+    except (protobuf.DecodeError, ValueError) as error:
         raise DeviceError(f"the runtime saved a graph that cannot be read: {error}", where=model.name) from error
     alive = {value.name for node in graph for value in node.outputs} | {value.name for value in graph.inputs}
     producer = {tensor.name: layer for layer in model.layers for tensor in layer.outputs}

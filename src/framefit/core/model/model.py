@@ -13,10 +13,10 @@ from weakref import WeakValueDictionary
 
 import msgspec
 import numpy as np
-import onnx_ir as ir
 
 from framefit.core.files import Record, write_whole
 from framefit.core.model.graph import Granularity, GraphIndex, Layer, Node, TensorInfo, weight_masks, zeros_ratio
+from framefit.core.model.lazy import ir
 from framefit.core.model.loading import IN_ONE_FILE, PART_NOTE, canonical, file_state, random_nodes, read_graph
 from framefit.errors import InputError
 
@@ -57,6 +57,9 @@ class Model:
 
     Make one with :meth:`load`; ``Model(...)`` itself takes a canonical graph.
     """
+
+    stored = False
+    """Whether it stands for segments that were stored before, and has no graph."""
 
     def __init__(
         self,

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import onnx_ir as ir
-import onnx_ir.passes.common as passes
-
 from framefit.core.model.graph import tensor_info
+from framefit.core.model.lazy import ir, passes
 from framefit.core.model.loading import PART_DOMAIN, PART_NOTE, canonical, dependent_reads, parsed
 from framefit.core.model.model import Model
 from framefit.errors import InputError

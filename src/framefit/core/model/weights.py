@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
-import onnx_ir.passes.common as passes
 
 from framefit.core.model.batch import constant, free_batch_of, repeat_constants, unbind_batch
 from framefit.core.model.graph import GraphIndex, Node, describe, static_shape
+from framefit.core.model.lazy import ir, passes
 from framefit.core.model.loading import canonical, fold_constants, parsed
 from framefit.core.model.model import Model
 from framefit.errors import InputError
