@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from framefit.profiling.streaming import follow
     from framefit.runtime.program import Output, Request, Subscription
     from framefit.trees.rtl import rtl
+    from framefit.workflows.bundle import bundle
     from framefit.workflows.check import check
     from framefit.workflows.demo import demo
     from framefit.workflows.init import init, schema
@@ -65,6 +66,7 @@ _HOME = {
     "Timetable": "framefit.core.timetable",
     "Workload": "framefit.core.workload",
     "calibrate": "framefit.latency.measure",
+    "bundle": "framefit.workflows.bundle",
     "check": "framefit.workflows.check",
     "choose": "framefit.fit.choose",
     "cycles": "framefit.devices.npu.costs",
@@ -112,6 +114,7 @@ __all__ = [
     "Target",
     "Timetable",
     "Workload",
+    "bundle",
     "calibrate",
     "check",
     "choose",

@@ -26,6 +26,7 @@ from framefit.latency.settings import CalibrateSettings, EstimateSettings, Measu
 from framefit.profiling.settings import InjectLossSettings
 from framefit.trees.settings import RtlSettings
 from framefit.workflows.settings import (
+    BundleSettings,
     CheckSettings,
     DemoSettings,
     InitSettings,
@@ -544,6 +545,23 @@ def inject_loss(given: dict[str, Any], screen: Screen) -> None:
         return
     result = InjectedLoss(lost=injected.lost, events=len(injected.kept), trace=str(given["output"]))
     show_json(result) if screen.json else show(f"{result.lost} of {result.events} events lost: {result.trace}")
+
+
+@_command(BundleSettings, BoardScreen)
+def bundle(given: dict[str, Any], screen: BoardScreen) -> None:
+    """Put a plan, its segments and tests into a folder that framefit-runtime runs on a device.
+
+    Example: framefit bundle app.toml -o doors.bundle
+    """
+    from framefit.workflows.bundle import bundle
+
+    with Progress(screen) as progress:
+        made = bundle(**given, notify=progress)
+    if screen.json:
+        show_json(made)
+        return
+    names = ", ".join(model.name for model in made.models)
+    show(f"{given['output']}: {names}\ncheck it there: framefit-runtime check {given['output']}")
 
 
 @_command(CheckSettings, Screen)

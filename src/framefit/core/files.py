@@ -57,7 +57,16 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _MANY_DIGITS = re.compile(rb"\d{19}")  # whole numbers of this length may have more than 63 bits
 
 
-@typing.dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
+if typing.TYPE_CHECKING:
+    from typing import dataclass_transform
+else:
+
+    def dataclass_transform(**_: Any) -> Any:
+        """Nothing at run time: Python 3.10, on devices, does not have it."""
+        return lambda kind: kind
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of every typed record; invariants belong into ``__post_init__`` (raise ``ValueError``).
 

@@ -84,7 +84,7 @@ _RECORDS: tuple[tuple[frozenset[str], str], ...] = (
 )
 """Keys of records. The first that has all of its keys names the file."""
 _LONG_KEY = re.compile(
-    rb"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){100}"
+    rb"(?<![\w\"'-])(?:[\w\"'-]+[ \t]*\.[ \t]*){100}"
 )  # of TOML: tomllib's time grows with the square of its length
 
 

@@ -21,7 +21,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -390,7 +390,9 @@ def claimed(place: Path, mark: str, what: str, *, numbers: bool, force: bool, re
             where=folder,
             remedy="framefit report FOLDER shows what is left, --resume goes on with it, --force overwrites it",
         )
-    note = _ClaimNote(process=os.getpid(), host=platform.node(), since=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC")
+    note = _ClaimNote(
+        process=os.getpid(), host=platform.node(), since=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    )
     os.truncate(lock, 0)
     os.pwrite(lock, to_json(note).encode(), 0)
     return Claim(folder, lock, made=made)

@@ -30,7 +30,7 @@ from framefit.core.latency_table import Value
 from framefit.core.model import GraphBuilder, Model, folded, free_batch, fused_groups, lowered
 from framefit.core.program import Operation
 from framefit.core.run_record import FoundDevice
-from framefit.core.target import Unit, cpu_target
+from framefit.core.target import Target, Unit, cpu_target
 from framefit.core.workload import MachineSettings, UnitEntry
 from framefit.devices.clock import Clock
 from framefit.devices.device import (
@@ -489,6 +489,34 @@ class OrtDevice(LaunchingDevice):
             options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
         _load_libraries(options, self._settings.device.custom_ops)
         return options
+
+
+def settings_of(target: Target, settings: MachineSettings, where: Path | None) -> MachineSettings:
+    """Settings with what a target says where they leave it open: the core, or units with providers.
+
+    Args:
+        target: of this machine.
+        settings: the workload's.
+        where: the target's file; ``None``: it has none.
+
+    Raises:
+        InputError: a unit has options and no provider.
+    """
+    named = any(unit.device or unit.options for unit in target.units)
+    if named and not settings.units:
+        settings = msgspec.structs.replace(settings, units=tuple(_entry(unit, target, where) for unit in target.units))
+        settings = msgspec.structs.replace(settings, cores=None)
+    elif not settings.cores and where is not None:
+        settings = msgspec.structs.replace(settings, cores=(target.units[0].core,))
+    return settings
+
+
+def _entry(unit: Unit, target: Target, where: Path | None) -> UnitEntry:
+    """A target's unit as one of this machine."""
+    cores = () if where is None or not any(one.core for one in target.units) else (unit.core,)
+    if unit.options and not unit.device:
+        raise InputError(f"unit {unit.name!r} has options and no device: name its provider", where=where)
+    return UnitEntry(name=unit.name, provider=unit.device or None, options=unit.options, cores=cores)
 
 
 def found_providers() -> tuple[FoundDevice, ...]:

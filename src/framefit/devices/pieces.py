@@ -17,9 +17,9 @@ import numpy.typing as npt
 from framefit.core.files import write_whole
 from framefit.core.model import Model, TensorInfo, lowered_around
 from framefit.core.program import Operation
-from framefit.core.target import Target, Unit
+from framefit.core.target import Target
 from framefit.core.trees import Ensemble, ensembles_in, tree_layers
-from framefit.core.workload import MachineSettings, UnitEntry
+from framefit.core.workload import MachineSettings
 from framefit.devices.device import Array, Backend, Handle, Tensors, allocate, fitting, random_inputs
 from framefit.devices.host import pinned
 from framefit.devices.kernels.network import Image, Network
@@ -33,7 +33,7 @@ from framefit.devices.kernels.selection import (
     vectors_here,
 )
 from framefit.devices.launching import Launch
-from framefit.devices.ort import OrtDevice, OrtHandle, found_providers
+from framefit.devices.ort import OrtDevice, OrtHandle, found_providers, settings_of
 from framefit.errors import DeviceError, InputError
 
 if TYPE_CHECKING:
@@ -333,21 +333,7 @@ def _open(
     computes: bool,  # noqa: ARG001 - it always does
 ) -> HostDevice:
     """Open this machine; the target says what the settings leave open: the core, or units with providers."""
-    named = any(unit.device or unit.options for unit in target.units)
-    if named and not settings.units:
-        settings = msgspec.structs.replace(settings, units=tuple(_entry(unit, target, where) for unit in target.units))
-        settings = msgspec.structs.replace(settings, cores=None)
-    elif not settings.cores and where is not None:
-        settings = msgspec.structs.replace(settings, cores=(target.units[0].core,))
-    return HostDevice(settings)
-
-
-def _entry(unit: Unit, target: Target, where: Path | None) -> UnitEntry:
-    """A target's unit as one of this machine."""
-    cores = () if where is None or not any(one.core for one in target.units) else (unit.core,)
-    if unit.options and not unit.device:
-        raise InputError(f"unit {unit.name!r} has options and no device: name its provider", where=where)
-    return UnitEntry(name=unit.name, provider=unit.device or None, options=unit.options, cores=cores)
+    return HostDevice(settings_of(target, settings, where))
 
 
 BACKEND = Backend(api=1, capabilities=HostDevice.capabilities, open=_open, find=found_providers)

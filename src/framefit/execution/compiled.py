@@ -350,7 +350,7 @@ def in_layers(wired: WiredModel, planned: PlannedModel, device: Device) -> Wired
         raise InputError("the timetable does not say of which layers its segments are made", where=where, remedy=_AGAIN)
     if layers.digest is not None and wired.model.digest != layers.digest:
         raise InputError("the model differs from the one that the plan was made for", where=where, remedy=_AGAIN)
-    if layers.kind == "file":
+    if layers.kind == "file" or wired.model.stored:
         return wired
     if layers.kind == "groups":
         return dataclasses.replace(wired, model=wired.model.grouped(layers.groups))

@@ -66,6 +66,9 @@ class Launchable(Protocol):
         """Continue the frame in flight of another cut of the same model, which shares its tensors."""
 
 
+_LEAST = float(np.finfo(np.float32).tiny)  # asked here: where denormals are flushed, numpy warns
+
+
 def greatest_difference(joined: Tensors, whole: Tensors) -> float:
     """Greatest max|a - b| / max|b| over outputs; infinite where shapes, NaNs or infinities differ."""
     worst = 0.0
@@ -77,7 +80,7 @@ def greatest_difference(joined: Tensors, whole: Tensors) -> float:
         if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
             return float("inf")
         if finite.any():
-            scale = max(float(np.abs(b[finite]).max()), float(np.finfo(np.float32).tiny))
+            scale = max(float(np.abs(b[finite]).max()), _LEAST)
             worst = max(worst, float(np.abs(a[finite] - b[finite]).max()) / scale)
     return worst
 

@@ -5,6 +5,8 @@ Also divides an input into the frames that it consists of.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 
@@ -148,8 +150,7 @@ class Preparation:
     def _resized(self, raw: Array) -> Array:
         if raw.shape[:2] == self.size:
             return raw
-        from PIL import Image  # only here and for gray: a model that gets its own size does without
-
+        Image = _pillow(self._where)  # noqa: N806 - a module
         size = (self.size[1], self.size[0])
         bilinear = Image.Resampling.BILINEAR
         if raw.dtype == np.uint8 or raw.ndim == 2:
@@ -163,8 +164,7 @@ class Preparation:
         """Arrange channels in the input's order and layout; a view where possible."""
         if self._gray:
             if image.ndim == 3 and image.dtype == np.uint8:
-                from PIL import Image
-
+                Image = _pillow(self._where)  # noqa: N806 - a module
                 image = np.asarray(Image.fromarray(image).convert("L"))
             elif image.ndim == 3:
                 image = image @ np.asarray([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, as Pillow
@@ -191,6 +191,23 @@ class Preparation:
             np.multiply(image, self._scale, out=target)
             if not unbiased:
                 np.subtract(target, self._bias, out=target)
+
+
+def _pillow(where: str) -> Any:
+    """Pillow's module of images; frames that have the input's size and channels do without.
+
+    Raises:
+        InputError: it is not installed, as on a device where nothing else needs it.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise InputError(
+            "Pillow is not installed, and a frame has another size or other channels than the input",
+            where=where,
+            remedy="pip install pillow, or give frames of the input's size",
+        ) from error
+    return Image
 
 
 def one_frame(tensor: TensorInfo, frames: int, axis: int, where: str) -> TensorInfo:

@@ -12,7 +12,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from enum import IntEnum
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -23,6 +23,9 @@ from framefit.core.files import Record
 from framefit.core.journal import Journal, JournalFile
 from framefit.core.program import Launches
 from framefit.core.run_record import TOO_SOON, OutcomeText
+
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
 
 _MOST_CELLS = 1 << 13  # of a log that stay in memory: writing so many takes some 30 us
 _HAND_OVER_S = 0.3  # to a journal that survives the process, at least so often

@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,9 @@ from framefit.runtime.log import FrameOutcome, FrameOutcomes, in_words
 from framefit.runtime.reading import FinishedFrame
 from framefit.runtime.sinks import AggregatingSink, Sink
 from framefit.runtime.streams import Arrival
+
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
 
 __all__ = ["FrameFate", "Output", "PushedStream", "Request", "SubmissionQueue", "Subscription"]
 

@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
@@ -818,7 +818,7 @@ class Session:
         injections = tuple(self._injections[self._injections_noted :])
         self._injections_noted += len(injections)
         return JournalState(
-            time=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+            time=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} UTC",
             windows=windows,
             stretches=tuple(StretchNote.of(stretch) for stretch in list(group.stretches)) if windows else (),
             streams=self.sources.counts(windows),

@@ -164,6 +164,12 @@ class UnitGroup:
         return max(dispatcher.windows for dispatcher in self.dispatchers.values())
 
     @property
+    def begun_on_all(self) -> int:
+        """Windows that have begun on every unit that still works: it stands still where one of them hangs."""
+        at_work = [each.windows for each in self.dispatchers.values() if each not in self._away]
+        return min(at_work, default=self.windows)
+
+    @property
     def ended(self) -> bool:
         """Whether a stream's end ended the run."""
         return any(dispatcher.ended for dispatcher in self.dispatchers.values())

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from framefit.core.settings import InputShapes, OverwriteFile, Settings, option
 
 __all__ = [
+    "BundleSettings",
     "CheckSettings",
     "DemoSettings",
     "InitSettings",
@@ -364,6 +365,29 @@ class PullSettings(Settings, kw_only=True):
         ),
     ] = None
     force: Annotated[bool, option("Overwrite existing files.")] = False
+
+
+class BundleSettings(Settings, kw_only=True):
+    """Options of ``framefit bundle``."""
+
+    app: Annotated[
+        str,
+        option(
+            "Workload, or a stored plan (default: app.toml of this folder).",
+            argument=True,
+            metavar="APP_OR_PLAN",
+            names="workload or plan",
+        ),
+    ] = "app.toml"
+    output: Annotated[
+        str, option("Folder to write, named NAME.bundle.", "-o", "--output", metavar="DIR", names="new path")
+    ]
+    target: Annotated[
+        str | None,
+        option("Target instead of the workload's: cpu, or path of a target.toml.", metavar="TARGET", names="target"),
+    ] = None
+    docker: Annotated[bool, option("Put a Dockerfile into it.")] = False
+    force: Annotated[bool, option("Overwrite an existing bundle.")] = False
 
 
 class CheckSettings(Settings, kw_only=True):
