@@ -24,6 +24,8 @@ from framefit.errors import UnsupportedError
 from framefit.runtime import deployed
 from framefit.runtime.log import FrameLog, FrameOutcome
 
+pytestmark = pytest.mark.timed  # plans are of measured durations
+
 APP = """
 rate_hz = 100
 schedule = { preemption = "never" }
@@ -149,7 +151,7 @@ def test_what_a_device_does_not_have_is_not_loaded(bundle: Path, tmp_path: Path)
         "print(code, [name for name in names if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "0 []"
+    assert done.stdout.splitlines()[-1] == "0 []", done.stdout
 
 
 def test_a_damaged_byte_is_refused(bundle: Path, tmp_path: Path) -> None:

@@ -144,3 +144,15 @@ def test_the_action_calls_the_command() -> None:
     run = text[text.index("run: |") :]
     assert "${{" not in run
     assert 'framefit check "$APP" --against "$place/$APP" --most "$MOST" --seconds "$SECONDS_EACH"' in run
+
+
+@pytest.mark.timed
+def test_a_bundle_is_an_earlier_version(tmp_path: Path) -> None:
+    """Its models need no files of their own; equal ones are not measured, others are."""
+    app = version(tmp_path / "old", 2)
+    framefit.bundle(app, output=str(tmp_path / "old.bundle"))
+    assert framefit.check(app, against=str(tmp_path / "old.bundle")).models[0].same is False  # kernels differ
+    layers(20).save(tmp_path / "old" / "net.onnx", force=True)
+    result = framefit.check(app, against=str(tmp_path / "old.bundle"), seconds=1)
+    assert result.models[0].ratio > 2
+    assert result.verdict == "slower"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
@@ -21,6 +22,7 @@ __all__ = [
     "BundledImage",
     "BundledModel",
     "BundledPart",
+    "names_bundle",
     "read_bundle",
     "write_sums",
 ]
@@ -96,6 +98,12 @@ class BundledModel(Record, kw_only=True):
     test: str
     promised_ns: int
 
+    @property
+    def uncut(self) -> bool:
+        """Whether the whole model is stored as one segment."""
+        last = max(part.span[1] for part in self.parts)
+        return any(part.span == (0, last) for part in self.parts)
+
 
 class Bundle(Record, kw_only=True):
     """The manifest of a bundle.
@@ -122,6 +130,11 @@ class Bundle(Record, kw_only=True):
     models: tuple[BundledModel, ...]
 
 
+def names_bundle(path: str | Path) -> bool:
+    """Whether a path names the folder of a bundle."""
+    return (Path(path) / MANIFEST).is_file()
+
+
 def digest_of(path: Path) -> str:
     """SHA-256 of a file."""
     with path.open("rb") as file:
@@ -132,8 +145,8 @@ def digest_of(path: Path) -> str:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Files of a folder by their relative names, without the sums and what Python compiles."""
-    paths = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    """Files of a folder by their relative names, without the sums."""
+    paths = (path for path in folder.rglob("*") if path.is_file())
     names = {path.relative_to(folder).as_posix(): path for path in paths}
     return {name: names[name] for name in sorted(names) if name != SUMS}
 
@@ -174,12 +187,15 @@ def _refuse(what: str, names: Iterable[str], folder: Path) -> None:
 def read_bundle(folder: Path) -> tuple[Bundle, Timetable, Workload]:
     """The manifest, the plan and the workload of a bundle whose sums hold.
 
+    From here on this process stores no compiled modules: they would lie in the bundle.
+
     Raises:
         InputError: the folder is no bundle, or a byte has changed.
     """
-    if not (folder / MANIFEST).is_file():
+    if not names_bundle(folder):
         raise InputError("is not a bundle", where=folder, remedy="make one: framefit bundle app.toml -o app.bundle")
     check_sums(folder)
+    sys.dont_write_bytecode = True
     bundle, timetable = read_record(folder / MANIFEST, Bundle), read_record(folder / _TIMETABLE, Timetable)
     assert timetable.source is not None
     return bundle, timetable, timetable.source.workload

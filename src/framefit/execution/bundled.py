@@ -81,6 +81,11 @@ class StoredModel(Model):
         return ()
 
     @property
+    def notes(self) -> dict[str, str]:
+        """None: what kernels execute is not bundled."""
+        return {}
+
+    @property
     def digest(self) -> str:
         """SHA-256 of what it stands for."""
         return self._digest

@@ -336,7 +336,6 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    sys.dont_write_bytecode = True  # a bundle's folder stays as it is
     given = _parser().parse_args(arguments)
     folder, output = Path(given.bundle), None if given.command == "check" else Path(given.output)
 

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from framefit.core.bundle import names_bundle, read_bundle
 from framefit.core.check import CheckedModel, CheckResult, CheckVerdict
 from framefit.core.files import read_record
 from framefit.core.model import Model
@@ -21,6 +22,7 @@ from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.measure import launch_of, measure
 from framefit.devices.registry import open_device
 from framefit.errors import InputError
+from framefit.execution.bundled import wired_again
 from framefit.execution.unit_support import home_unit, usable_units
 from framefit.execution.wiring import WiredModel, wire
 from framefit.stats import two_sided_z
@@ -64,7 +66,10 @@ def check(settings: CheckSettings, *, notify: Notify = silent) -> CheckResult:
             remedy="name one target with --target",
         )
     opened = [open_device(load.target, folder=path.parent, settings=load.machine, computes=True) for path, load in arms]
-    wired = [{model.entry.name: model for model in wire(load, path)} for path, load in arms]
+    wired = [
+        {model.entry.name: model for model in _models(text, path, load)}
+        for text, (path, load) in zip((settings.app, settings.against), arms, strict=True)
+    ]
     common = [name for name in here.model_names if name in wired[1]]
     if not common:
         raise InputError(
@@ -92,8 +97,11 @@ def check(settings: CheckSettings, *, notify: Notify = silent) -> CheckResult:
 
 
 def _arm(path: str, target: str | None) -> tuple[Path, Workload]:
-    """A workload, or the one that a plan or a run was made of."""
-    if names_plan(path):
+    """A workload, or the one that a bundle, a plan or a run was made of."""
+    if names_bundle(path):
+        _, _, workload = read_bundle(Path(path))
+        app = Path(path) / "app.toml"  # functions lie there
+    elif names_plan(path):
         place = Path(path) / "timetable.json" if Path(path).is_dir() else Path(path)
         source = read_record(place, Timetable).source
         if source is None:
@@ -104,6 +112,25 @@ def _arm(path: str, target: str | None) -> tuple[Path, Workload]:
     else:
         app, workload = Path(path), load_workload(path)
     return app, msgspec.structs.replace(workload, target=absolute_target(target or workload.target, app.parent))
+
+
+def _models(text: str, path: Path, workload: Workload) -> list[WiredModel]:
+    """The models of a version; those of a bundle are stored ones.
+
+    Raises:
+        InputError: a bundle has a model in segments only.
+    """
+    if not names_bundle(text):
+        return wire(workload, path)
+    models = read_bundle(Path(text))[0].models
+    for model in models:
+        if not model.uncut:
+            raise InputError(
+                f"model {model.name!r} is stored in segments only",
+                where=text,
+                remedy="compare with the app.toml or the plan that it was made of",
+            )
+    return [wired_again(model, workload, Path(text).resolve()) for model in models]
 
 
 def _checked(

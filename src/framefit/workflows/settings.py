@@ -400,7 +400,7 @@ class CheckSettings(Settings, kw_only=True):
     against: Annotated[
         str,
         option(
-            "The earlier version: a workload, or a plan or run made of it.",
+            "The earlier version: a workload, or a plan, run or bundle made of it.",
             metavar="APP_OR_PLAN",
             names="workload or plan",
         ),
