@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from framefit.workflows.run import run, simulate
     from framefit.workflows.runner import Runner
     from framefit.workflows.search import sparsify, treeify
+    from framefit.workflows.soak import soak
     from framefit.workflows.store import log, pull, push
 
 _HOME = {
@@ -89,6 +90,7 @@ _HOME = {
     "run": "framefit.workflows.run",
     "schema": "framefit.workflows.init",
     "simulate": "framefit.workflows.run",
+    "soak": "framefit.workflows.soak",
     "sparsify": "framefit.workflows.search",
     "measure": "framefit.latency.measure",
     "merge_tables": "framefit.core.latency_table",
@@ -140,6 +142,7 @@ __all__ = [
     "run",
     "schema",
     "simulate",
+    "soak",
     "sparsify",
     "table",
     "targets",

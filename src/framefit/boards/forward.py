@@ -121,7 +121,7 @@ class JobFiles:
 
     def _default_places(self, given: Mapping[str, Any]) -> None:
         here = Path.cwd()
-        for name in {"run": ("runs",), "profile": ("profiles",)}.get(self._verb, ()):
+        for name in {"run": ("runs",), "soak": ("runs",), "profile": ("profiles",)}.get(self._verb, ()):
             taken = sorted(entry for entry in here.joinpath(name).glob("*") if entry.is_dir())
             self.folders += [_below_root(entry) for entry in taken[:COUNT_LIMIT]]
             self._write(here / name, overwrites=False)

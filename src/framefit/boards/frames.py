@@ -39,7 +39,7 @@ ARRAYS_LIMIT = 8 << 30
 ANSWER_S = 30.0
 """After this time without an answer a connection is taken for lost."""
 
-VERBS = ("doctor", "measure", "calibrate", "estimate", "plan", "run", "profile", "report", "fit", "bundle")
+VERBS = ("doctor", "measure", "calibrate", "estimate", "plan", "run", "soak", "profile", "report", "fit", "bundle")
 """All that a board does for a host."""
 MEASURING = frozenset({"measure", "calibrate", "plan", "run", "fit"})
 """Verbs that hold the board's lock: one measures at a time."""

@@ -39,6 +39,7 @@ from framefit.workflows.settings import (
     RunSettings,
     SchemaSettings,
     SimulateSettings,
+    SoakSettings,
 )
 
 if TYPE_CHECKING:
@@ -401,6 +402,31 @@ def simulate(given: dict[str, Any], screen: SimulateScreen) -> int:
     from framefit.workflows.run import simulate
 
     return _play(simulate, given, screen)
+
+
+@_command(SoakSettings, BoardScreen)
+def soak(given: dict[str, Any], screen: BoardScreen) -> int:
+    """Run a workload until the device is warm: do launches get slower, and how warm, how fast and how hungry is it?
+
+    Clocks, temperatures and power are those of this machine's sensors, minute by minute; without a sensor they are
+    unknown. The first minute is the reference, so begin with a cool device. framefit plan --sustained RUN then plans
+    with the durations of the slowest minute. Ctrl-C ends it and keeps what was seen (exit code 130).
+
+    Example: framefit soak app.toml --minutes 30 -o runs/warm
+    """
+    from framefit.report.terminal import view
+    from framefit.workflows.report import write_report
+    from framefit.workflows.soak import soak
+
+    with Interrupt() as interrupt, Progress(screen) as progress:
+        result = soak(**given, notify=progress, stop=interrupt, on_idle=progress.windows)
+        progress("writing the page")
+        page = write_report(result.folder, force=True)
+    if screen.json:
+        show_json(result)
+    else:
+        show(view(result), f"\npage: {page} (open it in a browser)\nnext: framefit plan --sustained {result.folder}")
+    return 130 if interrupt.asked else 0
 
 
 def _play(verb: Callable[..., RunResult], given: dict[str, Any], screen: RunScreen | SimulateScreen) -> int:

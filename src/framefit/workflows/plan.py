@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from framefit.core.files import check_folder, check_new, read_record, write_record, write_whole_folder
 from framefit.core.settings import Notify, silent, verb
+from framefit.core.soak import read_soak
 from framefit.core.target import absolute_target
 from framefit.core.timetable import InstructionLists, Timetable
 from framefit.core.workload import Workload, load_workload
@@ -83,6 +85,7 @@ def plan(
     if settings.kernels is not None:
         workload = msgspec.structs.replace(workload, kernels=settings.kernels)
     device = _device_of(app, workload, computes=computes)
+    warm = _Warm() if settings.sustained is None else _Warm.read(settings.sustained)
     request = PlanRequest(
         app,
         workload,
@@ -91,13 +94,49 @@ def plan(
         background_ratio=background_ratio,
         explained=explained,
     )
-    planned = plan_request(request, _priced(request, device, notify, cache=settings.cache), notify)
+    planned = plan_request(warm(request), _priced(request, device, notify, cache=settings.cache), notify)
     if planned.timetable.feasible:
-        planned = _with_ladder(planned, notify)
+        planned = _with_ladder(planned, notify, warm)
+    if warm.reasons:
+        reasons = (*warm.reasons, *planned.timetable.reasons)
+        planned = dataclasses.replace(planned, timetable=msgspec.structs.replace(planned.timetable, reasons=reasons))
     if output is not None:
         planned = planned.identified
         _write_plan(planned, Path(output), force=settings.force)
     return planned
+
+
+@dataclass(frozen=True)
+class _Warm:
+    """How much longer launches take on a device that is warm.
+
+    Attributes:
+        priority_ratio, background_ratio: of priority and of background models.
+        reasons: in words.
+    """
+
+    priority_ratio: float = 1.0
+    background_ratio: float = 1.0
+    reasons: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, folder: str) -> _Warm:
+        """As a soak found it."""
+        soak = read_soak(folder)
+        priority, background = (soak.sustained.get(role, 1.0) for role in ("priority", "background"))
+        text = (
+            f"launches are planned as in the slowest minute of {soak.folder}: "
+            f"priority models x {priority:.3f}, background models x {background:.3f}"
+        )
+        return cls(priority, background, (text,))
+
+    def __call__(self, request: PlanRequest) -> PlanRequest:
+        """The request for the warm device."""
+        return dataclasses.replace(
+            request,
+            priority_ratio=request.priority_ratio * self.priority_ratio,
+            background_ratio=request.background_ratio * self.background_ratio,
+        )
 
 
 def again(planned: Plan, request: PlanRequest, notify: Notify = silent) -> Plan:
@@ -281,9 +320,9 @@ def _alike(workload: Workload, device: Device, names: Sequence[str]) -> dict[str
     return {name: names[kinds.index(kind)] for name, kind in zip(names, kinds, strict=True)}
 
 
-def _with_ladder(planned: Plan, notify: Notify) -> Plan:
+def _with_ladder(planned: Plan, notify: Notify, warm: _Warm = _Warm()) -> Plan:
     """With all timetables that the workload asks for, their segments verified where the plan's own are."""
-    laddered = with_ladder(planned, lambda request: again(planned, request, notify), notify)
+    laddered = with_ladder(planned, lambda request: again(planned, warm(request), notify), notify)
     if laddered is planned or not _is_verified(planned.timetable):
         return laddered
     assert laddered.timetable.ladder is not None

@@ -31,6 +31,7 @@ from framefit.core.profile import Profile
 from framefit.core.program import Launches, Program, write_program
 from framefit.core.run_record import FrameTable, Metrics, RunInfo
 from framefit.core.settings import Notify, silent
+from framefit.core.soak import CONDITIONS
 from framefit.core.timetable import PlannedRung, Timetable
 from framefit.core.workload import Workload, load_workload
 from framefit.devices.host import fingerprint
@@ -172,7 +173,7 @@ def begin_record(
     outputs: bool,
     inject: Sequence[str] = (),
     resumes: bool = False,
-) -> None:
+) -> Path:
     """Write what the journal of a run says at its beginning; from here on the run folder is this run's.
 
     Args:
@@ -184,6 +185,9 @@ def begin_record(
         outputs: whether outputs are computed.
         inject: faults.
         resumes: the run goes on with one that was cut off.
+
+    Returns:
+        The folder of this part of the journal.
 
     Raises:
         InputError: the folder cannot be written.
@@ -205,6 +209,7 @@ def begin_record(
         inject=tuple(inject),
     )
     write_record(part / "header.json", header)  # last: without it there is no part
+    return part
 
 
 @dataclass(frozen=True)
@@ -347,6 +352,11 @@ def write_folder(result: RunResult, info: RunInfo) -> None:
         result.trace.write(folder / "trace.npz", force=True)
     write_record(folder / "metrics.json", result.metrics, force=True)
     write_frames(folder / "frames.csv", result.frames, force=True)
+    conditions = [part / CONDITIONS for part in journal_parts(folder) if (part / CONDITIONS).is_file()]
+    if conditions:
+        with write_whole(folder / CONDITIONS, force=True) as file:
+            for path in conditions:
+                file.write(path.read_bytes())
     write_record(folder / _MARK, info, force=True)
 
 

@@ -19,6 +19,7 @@ from framefit.core.loss_study import LossStudy
 from framefit.core.profile import Profile
 from framefit.core.run_record import Metrics, RunInfo
 from framefit.core.settings import Notify, silent, verb
+from framefit.core.soak import read_soak, soaked
 from framefit.core.sparsity import SparsityResult
 from framefit.core.timetable import Timetable
 from framefit.core.tree_results import TreeifyResult
@@ -225,6 +226,7 @@ def _run(folder: Path) -> RunContent:
         use=use,
         happened=events,
         profile=profile,
+        soak=read_soak(folder) if soaked(folder) else None,
         notes=tuple(notes),
     )
 

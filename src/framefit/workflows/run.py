@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ import msgspec
 from framefit.core.faults import read_fault
 from framefit.core.journal import Claim, released
 from framefit.core.settings import Notify, silent, verb
-from framefit.core.target import resolve_target
+from framefit.core.soak import CONDITIONS
+from framefit.core.target import Target, resolve_target
 from framefit.core.workload import Workload
 from framefit.devices.clock import RealClock, VirtualClock
+from framefit.devices.conditions import recorded_conditions
 from framefit.devices.device import is_simulated
 from framefit.devices.registry import capabilities_of
 from framefit.errors import InputError
@@ -102,11 +105,23 @@ def simulate(
     return _play(settings, notify, stop, on_idle)
 
 
+def sampled(
+    settings: RunSettings,
+    notify: Notify,
+    stop: Callable[[], bool],
+    on_idle: Callable[[int, int], None] | None,
+) -> RunResult:
+    """A run that also records what this machine's sensors say; see :func:`run`."""
+    return _play(settings, notify, stop, on_idle, sensors=True)
+
+
 def _play(
     settings: RunSettings | SimulateSettings,
     notify: Notify,
     stop: Callable[[], bool],
     on_idle: Callable[[int, int], None] | None,
+    *,
+    sensors: bool = False,
 ) -> RunResult:
     """Open a plan, run it on a real or a virtual clock, and write what happened."""
     if settings.resume:
@@ -127,6 +142,12 @@ def _play(
         for text in settings.inject:
             read_fault(text, workload.grid.release_ns)
         _check_clock(app, workload, path, settings.target, virtual=virtual)
+        if sensors and capabilities_of(described := _target(app, workload, path, settings.target)).simulated:
+            raise InputError(
+                f"target {described.name!r} is described, and does not get warm",
+                where=path,
+                remedy="soak on the device itself, or on its board: --on",
+            )
         if isinstance(app, Plan):
             planned = app
         else:
@@ -134,7 +155,7 @@ def _play(
                 {"cache": settings.cache, "kernels": settings.kernels} if isinstance(settings, RunSettings) else {}
             )
             planned = plan(app, target=settings.target, in_real_time=not virtual, notify=notify, **options)
-        return _recorded(settings, planned, claim, None, notify, stop, on_idle)
+        return _recorded(settings, planned, claim, None, notify, stop, on_idle, sensors=sensors)
 
 
 def _resumed(
@@ -187,6 +208,8 @@ def _recorded(
     notify: Notify,
     stop: Callable[[], bool],
     on_idle: Callable[[int, int], None] | None,
+    *,
+    sensors: bool = False,
 ) -> RunResult:
     """Play a plan on a real or a virtual clock, and record what happens in a claimed folder."""
     virtual, seed, outputs = isinstance(settings, SimulateSettings), settings.seed, _computes(settings)
@@ -209,9 +232,9 @@ def _recorded(
     )
     count, group = session.windows(settings.windows, settings.seconds), session.group
     measured = MeasuredRun(session, seed=seed, force=settings.force, measures=True, notify=notify)
-    with measured.processor():
+    with measured.processor(), contextlib.ExitStack() as beside:
         measured.warm_up(count)
-        begin_record(
+        part = begin_record(
             claim,
             measured,
             planned,
@@ -221,6 +244,8 @@ def _recorded(
             inject=settings.inject,
             resumes=before is not None,
         )
+        if sensors:
+            beside.enter_context(recorded_conditions(part / CONDITIONS))
         notify(f"{'simulating' if virtual else 'running'} {count} windows")
         measured.play(
             count,
@@ -271,14 +296,17 @@ def _check_clock(app: str | Path | Plan, workload: Workload, path: Path, target:
                 remedy="simulate it (framefit simulate), plan with in_real_time=True, or give run the app.toml",
             )
         return
-    described = (
-        planned.device.target
-        if planned is not None
-        else resolve_target(target or workload.target, path.parent if target is None else Path())
-    )
+    described = _target(app, workload, path, target)
     if not capabilities_of(described).simulated:
         raise InputError(
             f"target {described.name!r} is this machine, which cannot be simulated",
             where=path,
             remedy="name a described target (--target vpu; see framefit targets), or use framefit run",
         )
+
+
+def _target(app: str | Path | Plan, workload: Workload, path: Path, target: str | None) -> Target:
+    """That it is run on."""
+    if isinstance(app, Plan):
+        return app.device.target
+    return resolve_target(target or workload.target, path.parent if target is None else Path())

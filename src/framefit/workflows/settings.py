@@ -23,6 +23,7 @@ __all__ = [
     "RunSettings",
     "SchemaSettings",
     "SimulateSettings",
+    "SoakSettings",
 ]
 
 
@@ -53,6 +54,14 @@ class PlanSettings(Settings, kw_only=True):
         bool, option("Use measurements of earlier plans; otherwise everything is measured again.", "--cache/--no-cache")
     ] = True
     kernels: _Kernels = None
+    sustained: Annotated[
+        str | None,
+        option(
+            "Plan for launches that take as long as in the slowest minute of this framefit soak.",
+            metavar="RUN",
+            names="path",
+        ),
+    ] = None
     output: Annotated[
         str | None,
         option(
@@ -166,6 +175,34 @@ class RunSettings(Settings, kw_only=True):
     seed: Annotated[int, option("Random seed for synthetic frames.", ge=0)] = 0
     update_table: _UpdatedTable = None
     inject: _Faults = ()
+
+
+class SoakSettings(Settings, kw_only=True):
+    """Options of ``framefit soak``."""
+
+    app: Annotated[
+        Any,
+        option(
+            "Workload to run, or a stored plan (default: app.toml of this folder).",
+            argument=True,
+            metavar="APP_OR_PLAN",
+            python="a plan",
+            names="workload or plan",
+        ),
+    ] = "app.toml"
+    minutes: Annotated[
+        float, option("Length of the run; small devices need 10 to 30 minutes to get warm.", metavar="MINUTES", gt=0)
+    ] = 30.0
+    target: Annotated[
+        str | None,
+        option("Target instead of the workload's: cpu, or path of a target.toml.", metavar="TARGET", names="target"),
+    ] = None
+    cache: Annotated[
+        bool, option("Use measurements of earlier plans; otherwise everything is measured again.", "--cache/--no-cache")
+    ] = True
+    output: _RunFolder = None
+    force: _ForceRun = False
+    seed: Annotated[int, option("Random seed for synthetic frames.", ge=0)] = 0
 
 
 class ProfileSettings(Settings, kw_only=True):

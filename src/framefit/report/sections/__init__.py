@@ -33,6 +33,7 @@ _KINDS = {  # in the order of a page: class of the content, its file here, and i
     "TreeifyResult": ("trees", "KIND"),
     "RtlReport": ("trees", "CIRCUITS"),
     "CheckResult": ("check", "KIND"),
+    "SoakResult": ("soak", "KIND"),
     "StoreLog": ("stored", "KIND"),
     "HostReport": ("machine", "DOCTOR"),
     "Target": ("machine", "TARGET"),

@@ -13,6 +13,7 @@ from framefit.core.explanation import PlanExplanation
 from framefit.core.faults import mark_of
 from framefit.core.profile import Profile, RunWindows, WindowUse
 from framefit.core.run_record import FrameTimes, Metrics, Miss, ModelMetrics, Percentiles, RunInfo
+from framefit.core.soak import SoakResult
 from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload
 from framefit.report.charts import Axis, Chart, Line, colour, decades, histogram, row_height_px, steps
@@ -46,6 +47,7 @@ from framefit.report.sections.plan import KIND as PLAN
 from framefit.report.sections.plan import PlanContent
 from framefit.report.sections.profile import KIND as PROFILE
 from framefit.report.sections.profile import profile_charts, run_notes
+from framefit.report.sections.soak import soak_charts, soak_section
 from framefit.report.timeline import Happened
 
 __all__ = ["RunContent"]
@@ -68,6 +70,7 @@ class RunContent:
         happened, profile: what the trace says.
         explanation: of the timetable, how it came about.
         rows: windows that a terminal draws.
+        soak: minute by minute, where sensors were read.
         notes: what a reader should know beside the warnings in ``info``.
         files: name and path of what lies in the run folder.
     """
@@ -82,6 +85,7 @@ class RunContent:
     happened: Happened | None = None
     profile: Profile | None = None
     rows: RunWindows | None = None
+    soak: SoakResult | None = None
     notes: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
 
@@ -116,6 +120,7 @@ def _charts(named: Sequence[tuple[str, RunContent]]) -> list[Chart]:
         *_start_charts(named),
         *_use_charts(named),
         *_rate_charts(named),
+        *(chart for _, run in named if run.soak is not None for chart in soak_charts(run.soak)),
         *profile_charts(profiles)[:1],  # by layer; kinds are a table
     ]
 
@@ -388,6 +393,8 @@ def _blocks(run: RunContent, detail: Detail) -> Iterator[Block]:
             ("packing", metrics.packing_loss_ratio, "too short for the segment that was due"),
         )
         yield Shares("Where the residuals went", parts)
+    if run.soak is not None:
+        yield soak_section(run.soak)
     if len(metrics.units) > 1:
         yield _units(metrics)
     if metrics.streams:
