@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import shutil
 import socket
 import subprocess
 import sys
@@ -186,13 +188,44 @@ def test_another_device_is_refused_by_name(bundle: Path, tmp_path: Path, capsys:
     """Unless the user wants it anyway."""
     timetable = msgspec.json.decode((bundle / "timetable.json").read_bytes(), type=Timetable)
     assert timetable.source is not None
-    source = msgspec.structs.replace(timetable.source, device=timetable.source.device | {"machine": "another"})
+    source = msgspec.structs.replace(timetable.source, device=timetable.source.device | {"kernel": "another"})
     changed = msgspec.json.encode(msgspec.structs.replace(timetable, source=source))
     copy = damaged(bundle, "timetable.json", lambda _: changed, tmp_path / "copy")
     write_sums(copy)
     assert deployed.main(["check", str(copy)]) == 2
-    assert "machine: 'another' there" in capsys.readouterr().err
+    assert "kernel: 'another' there" in capsys.readouterr().err
     assert deployed.main(["check", str(copy), "--anyway"]) == 0
+
+
+def test_segments_for_another_processor_are_refused(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that a runtime has optimised; what is stored as it was exported runs anywhere."""
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    exported = damaged(
+        bundle, "bundle.json", lambda data: data.replace(b'"lowered": true', b'"lowered": false'), tmp_path / "copy"
+    )
+    write_sums(exported)
+    deployed.open_bundle(exported, anyway=True)
+    with pytest.raises(InputError, match=r"segments of big were optimised for \w+, and this is riscv64"):
+        deployed.open_bundle(bundle, anyway=True)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this system has no systemd-analyze")
+def test_systemd_takes_the_unit(bundle: Path, tmp_path: Path) -> None:
+    """Without a remark, were there a program where the unit says."""
+    unit = tmp_path / "framefit.service"
+    text = (bundle / "framefit.service").read_text()
+    unit.write_text(text.replace("/opt/framefit/venv/bin/framefit-runtime", "/bin/true"))
+    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_core_that_is_not_there_is_named(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for who runs it anyway."""
+    monkeypatch.setattr(deployed, "available_cores", lambda: (62, 63))
+    with pytest.raises(InputError, match=r"its models run on core \d+, and this process may run on 62-63 only"):
+        deployed.open_bundle(bundle, anyway=True)
 
 
 def test_the_service_manager_hears_of_it(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

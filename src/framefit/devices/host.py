@@ -29,6 +29,7 @@ __all__ = [
     "fingerprint",
     "flushed_denormals",
     "format_cores",
+    "isolated_cores",
     "on_other_cores",
     "pinned",
     "realtime_priority_permitted",

@@ -11,13 +11,14 @@ import argparse
 import contextlib
 import json
 import os
+import platform
 import signal
 import socket
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ import numpy as np
 from framefit.core.bundle import Bundle, read_bundle
 from framefit.core.journal import Data, Journal, JournalFile
 from framefit.devices.device import Device
-from framefit.devices.host import flushed_denormals, pinned
+from framefit.devices.host import available_cores, flushed_denormals, format_cores, isolated_cores, pinned
 from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError, FramefitError, InputError
 from framefit.execution.bundled import read_test, test_difference, wired_again
@@ -88,9 +89,11 @@ def open_bundle(folder: Path, *, anyway: bool = False, output: Path | None = Non
         DeviceError: a segment cannot be compiled.
     """
     bundle, timetable, workload = read_bundle(folder)
+    _check_cores({unit.core for unit in bundle.target.units if unit.name in timetable.units}, folder)
     device = OrtDevice(bundle.settings)
     if not anyway:
         _check_device(timetable, device, folder)
+    _check_processor(bundle, timetable, folder)
     sinks = Path() if output is None else output.resolve()
     outputs = tuple(
         msgspec.structs.replace(one, sink=str(sinks / Path(one.sink).name))
@@ -105,6 +108,35 @@ def open_bundle(folder: Path, *, anyway: bool = False, output: Path | None = Non
     models = open_timetable(timetable, wired, workload, app, Compiler(device))
     opened = OpenTimetable(app, workload, timetable, device, _Unmeasured(), models)
     return OpenBundle(folder, bundle, opened)
+
+
+def _check_cores(cores: Collection[int], folder: Path) -> None:
+    """Refuse a device, or a process, without the cores that the plan has models on."""
+    permitted = sorted({*available_cores(), *isolated_cores()})
+    missing = sorted(set(cores).difference(permitted))
+    if missing:
+        raise InputError(
+            f"its models run on core {format_cores(missing)}, and this process may run on "
+            f"{format_cores(permitted)} only",
+            where=folder,
+            remedy="let it run there (taskset, AllowedCPUs), or make a bundle on a device of this kind",
+        )
+
+
+def _check_processor(bundle: Bundle, timetable: Timetable, folder: Path) -> None:
+    """Refuse segments that a runtime has optimised for processors of another kind: their operators do not exist here.
+
+    Models that were not cut run anywhere.
+    """
+    assert timetable.source is not None
+    there, here = timetable.source.device.get("machine"), platform.machine()
+    cut = [model.name for model in bundle.models if any(part.lowered for part in model.parts)]
+    if cut and there != here:
+        raise InputError(
+            f"segments of {', '.join(cut)} were optimised for {there}, and this is {here}",
+            where=folder,
+            remedy="make the bundle on a device of this kind (framefit bundle --on)",
+        )
 
 
 def _check_device(timetable: Timetable, device: Device, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import ceil, floor
 
 from framefit.core.soak import SoakMinute, SoakResult
 from framefit.report.charts import Axis, Chart, Line, colour
@@ -111,7 +112,9 @@ def soak_charts(soak: SoakResult) -> Iterator[Chart]:
         title="Minute by minute, beside the first one",
         summary=f"What launches took over what they took in the first minute; in the slowest one: {worst}.",
         x=Axis(name="minute", whole=True),
-        y=Axis(name="of the first minute", low=min(0.9, *values) - 0.02, high=max(1.1, *values) + 0.02),
+        y=Axis(
+            name="of the first minute", low=floor(10 * min(0.9, *values)) / 10, high=ceil(10 * max(1.1, *values)) / 10
+        ),
         lines=tuple(lines),
     )
     celsius = [(one.minute, one.temperature_c) for one in soak.minutes]
