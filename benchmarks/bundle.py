@@ -38,7 +38,8 @@ def peak(command: list[str]) -> int:
             found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
             most = max(most, int(found[1]) * 1024 if found else 0)
         time.sleep(0.1)
-    assert process.returncode in (0, 1), process.returncode  # 1: frames were late, on a machine that others use
+    assert most
+    assert process.returncode in (0, 1), process.returncode  # 1: frames were late; others use the machine
     return most
 
 
@@ -101,7 +102,15 @@ def main() -> None:
         seconds = []
         for turn in range(given.turns):
             here = peak(command)
-            run = [sys.executable, "-m", "framefit", "run", str(plan), "--seconds", "5", "-o", str(folder / f"{turn}")]
+            run = [
+                str(Path(sys.executable).with_name("framefit")),
+                "run",
+                str(plan),
+                "--seconds",
+                "5",
+                "-o",
+                str(folder / f"{turn}"),
+            ]
             memory.append((here, peak(run)))
             seconds.append(started(command, folder))
         ratios = [here / there for here, there in memory]

@@ -61,9 +61,9 @@ def doubled(outputs):
 """
 
 
-def convolutions(count: int, *, state: bool = False) -> GraphBuilder:
+def convolutions(count: int, *, state: bool = False, seed: int = 0) -> GraphBuilder:
     """A chain of layers, with state that counts frames where it is asked for."""
-    b = GraphBuilder("net", 0)
+    b = GraphBuilder("net", seed)
     x = b.input("x", (1, 8, 48, 48))
     if state:
         h = b.input("h", (1, 8, 48, 48))
@@ -154,6 +154,20 @@ def test_what_a_device_does_not_have_is_not_loaded(bundle: Path, tmp_path: Path)
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0 []", done.stdout
+
+
+def test_a_cut_model_is_compared_in_its_segments(bundle: Path, app: Path, tmp_path: Path) -> None:
+    """A later version is cut alike, if it has the same layers."""
+    for path in (app, app.with_name("eyes.py"), app.with_name("eye.onnx")):
+        shutil.copy(path, tmp_path)
+    later = tmp_path / "app.toml"
+    convolutions(20, seed=1).build().save(tmp_path / "big.onnx")
+    big = framefit.check(later, against=str(bundle), seconds=1.0, most=2.0).models[1]
+    assert (big.name, big.same, big.verdict) == ("big", False, "not slower")
+    assert big.rounds > 0
+    convolutions(21).build().save(tmp_path / "big.onnx", force=True)
+    with pytest.raises(InputError, match="'big' has other layers than those between which the bundle is cut"):
+        framefit.check(later, against=str(bundle))
 
 
 def test_a_damaged_byte_is_refused(bundle: Path, tmp_path: Path) -> None:

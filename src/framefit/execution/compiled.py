@@ -350,14 +350,30 @@ def in_layers(wired: WiredModel, planned: PlannedModel, device: Device) -> Wired
         raise InputError("the timetable does not say of which layers its segments are made", where=where, remedy=_AGAIN)
     if layers.digest is not None and wired.model.digest != layers.digest:
         raise InputError("the model differs from the one that the plan was made for", where=where, remedy=_AGAIN)
-    if layers.kind == "file" or wired.model.stored:
+    if wired.model.stored:
         return wired
-    if layers.kind == "groups":
-        return dataclasses.replace(wired, model=wired.model.grouped(layers.groups))
-    operators = operators_of(device, wired.model)
-    if operators is None or operators.digest != layers.operators_digest:
+    model = laid_out_as(wired.model, planned, device)
+    if model is None or (layers.kind == "operators" and model.digest != layers.operators_digest):
         raise InputError("the runtime makes other operators of the model than for the plan", where=where, remedy=_AGAIN)
-    return dataclasses.replace(wired, model=operators)
+    return dataclasses.replace(wired, model=model)
+
+
+def laid_out_as(model: Model, planned: PlannedModel, device: Device) -> Model | None:
+    """A model in the kind of layers that a timetable cut one in, be it this one or an earlier version of it.
+
+    Args:
+        model: as in its file.
+        planned: has layers.
+        device: its runtime may make other layers of the model.
+
+    Returns:
+        ``None``: the runtime does not say what it makes of it.
+    """
+    layers = planned.layers
+    assert layers is not None
+    if layers.kind == "file":
+        return model
+    return model.grouped(layers.groups) if layers.kind == "groups" else operators_of(device, model)
 
 
 def verify(timetable: Timetable, models: Sequence[CompiledModel]) -> Timetable:

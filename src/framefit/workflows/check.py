@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from framefit.core.files import read_record
 from framefit.core.model import Model
 from framefit.core.settings import Notify, silent, verb
 from framefit.core.target import absolute_target
-from framefit.core.timetable import Timetable
+from framefit.core.timetable import PlannedModel, Timetable
 from framefit.core.workload import Workload, load_workload
 from framefit.devices.device import Completion, Device, is_modelled
 from framefit.devices.host import flushed_denormals, pinned
@@ -23,6 +24,7 @@ from framefit.devices.measure import launch_of, measure
 from framefit.devices.registry import open_device
 from framefit.errors import InputError
 from framefit.execution.bundled import wired_again
+from framefit.execution.compiled import laid_out_as
 from framefit.execution.unit_support import home_unit, usable_units
 from framefit.execution.wiring import WiredModel, wire
 from framefit.stats import two_sided_z
@@ -57,101 +59,126 @@ def check(settings: CheckSettings, *, notify: Notify = silent) -> CheckResult:
         >>> framefit.check("app.toml", against="../main/app.toml").verdict  # doctest: +SKIP
         'not slower'
     """
-    arms = [_arm(settings.app, settings.target), _arm(settings.against, settings.target)]
-    (app, here), (_, there) = arms
-    if here.target != there.target:
+    here, there = arms = [_Version.read(text, settings.target) for text in (settings.app, settings.against)]
+    if here.workload.target != there.workload.target:
         raise InputError(
-            f"it is for target {here.target!r}, and {settings.against} for {there.target!r}",
-            where=app,
+            f"it is for target {here.workload.target!r}, and {settings.against} for {there.workload.target!r}",
+            where=here.path,
             remedy="name one target with --target",
         )
-    opened = [open_device(load.target, folder=path.parent, settings=load.machine, computes=True) for path, load in arms]
-    wired = [
-        {model.entry.name: model for model in _models(text, path, load)}
-        for text, (path, load) in zip((settings.app, settings.against), arms, strict=True)
-    ]
-    common = [name for name in here.model_names if name in wired[1]]
+    common = [name for name in here.workload.model_names if name in there.models]
     if not common:
         raise InputError(
-            f"no model has the same name as one of {settings.against}", where=app, remedy="name the models alike"
+            f"no model has the same name as one of {settings.against}", where=here.path, remedy="name the models alike"
         )
     models = []
     for number, name in enumerate(common):
         notify(f"comparing {name} ({number + 1} of {len(common)})")
-        pair = [models_of[name] for models_of in wired]
-        models.append(_checked(pair, opened, arms, settings))
+        models.append(_checked(name, arms, settings))
     verdicts = {model.verdict for model in models}
     order: tuple[CheckVerdict, ...] = ("slower", "cannot tell", "not slower")
     verdict = next(one for one in order if one in verdicts)
     return CheckResult(
         app=settings.app,
         against=settings.against,
-        target=opened[0].target.name,
+        target=here.device.target.name,
         most=settings.most,
         floor_ns=_FLOOR_NS,
         verdict=verdict,
         models=tuple(models),
-        only_here=tuple(name for name in wired[0] if name not in wired[1]),
-        only_there=tuple(name for name in wired[1] if name not in wired[0]),
+        only_here=tuple(name for name in here.models if name not in there.models),
+        only_there=tuple(name for name in there.models if name not in here.models),
     )
 
 
-def _arm(path: str, target: str | None) -> tuple[Path, Workload]:
-    """A workload, or the one that a bundle, a plan or a run was made of."""
-    if names_bundle(path):
-        _, _, workload = read_bundle(Path(path))
-        app = Path(path) / "app.toml"  # functions lie there
-    elif names_plan(path):
-        place = Path(path) / "timetable.json" if Path(path).is_dir() else Path(path)
-        source = read_record(place, Timetable).source
-        if source is None:
-            raise InputError(
-                "this timetable does not say what it was made of", where=place, remedy="name a workload instead"
-            )
-        app, workload = Path(source.app), source.workload
-    else:
-        app, workload = Path(path), load_workload(path)
-    return app, msgspec.structs.replace(workload, target=absolute_target(target or workload.target, app.parent))
+@dataclass(frozen=True)
+class _Version:
+    """One of both: a workload, or the one that a bundle, a plan or a run was made of.
 
-
-def _models(text: str, path: Path, workload: Workload) -> list[WiredModel]:
-    """The models of a version; those of a bundle are stored ones.
-
-    Raises:
-        InputError: a bundle has a model in segments only.
+    Attributes:
+        path: of its file; functions are searched beside it.
+        workload: with its target.
+        device: that it runs on.
+        models: by name; those of a bundle are stored ones.
+        cut: of a bundle, how each model is cut that it does not have whole, and the names of its segments' last layers.
     """
-    if not names_bundle(text):
-        return wire(workload, path)
-    models = read_bundle(Path(text))[0].models
-    for model in models:
-        if not model.uncut:
-            raise InputError(
-                f"model {model.name!r} is stored in segments only",
-                where=text,
-                remedy="compare with the app.toml or the plan that it was made of",
-            )
-    return [wired_again(model, workload, Path(text).resolve()) for model in models]
+
+    path: Path
+    workload: Workload
+    device: Device
+    models: dict[str, WiredModel]
+    cut: dict[str, tuple[PlannedModel, tuple[str, ...]]]
+
+    @classmethod
+    def read(cls, text: str, target: str | None) -> _Version:
+        """From its file or folder."""
+        models: list[WiredModel] | None = None
+        cut = {}
+        if names_bundle(text):
+            bundle, timetable, workload = read_bundle(Path(text))
+            path = Path(text) / "app.toml"
+            models = [wired_again(model, workload, Path(text).resolve()) for model in bundle.models]
+            for model in bundle.models:
+                planned, layer_of = timetable.model(model.name), {part.span: part.layer for part in model.parts}
+                if not model.uncut:
+                    cut[model.name] = planned, tuple(layer_of[span] for span in planned.spans)
+        elif names_plan(text):
+            place = Path(text) / "timetable.json" if Path(text).is_dir() else Path(text)
+            source = read_record(place, Timetable).source
+            if source is None:
+                raise InputError(
+                    "this timetable does not say what it was made of", where=place, remedy="name a workload instead"
+                )
+            path, workload = Path(source.app), source.workload
+        else:
+            path, workload = Path(text), load_workload(text)
+        workload = msgspec.structs.replace(workload, target=absolute_target(target or workload.target, path.parent))
+        models = wire(workload, path) if models is None else models
+        device = open_device(workload.target, folder=path.parent, settings=workload.machine, computes=True)
+        return cls(path, workload, device, {model.entry.name: model for model in models}, cut)
+
+    def launched(self, name: str, other: _Version) -> list[tuple[Model, str]]:
+        """What is launched for a frame, one after the other, with its unit: whole, or as the bundle of one is cut."""
+        model = self.models[name]
+        if name not in self.cut and name not in other.cut:
+            unit = home_unit(self.device.target, usable_units(self.workload, self.device, self.path), model)
+            if not unit:
+                raise InputError(
+                    f"no unit supports all of model {name!r}",
+                    where=self.path,
+                    remedy="compare its plan instead: framefit plan",
+                )
+            return [(model.model, unit)]
+        planned, last_layers = self.cut.get(name) or other.cut[name]
+        if name in self.cut:
+            laid_out: Model | None = model.model
+        else:
+            laid_out = None if model.model.stored else laid_out_as(model.model, planned, self.device)
+            layers = () if laid_out is None else laid_out.layers
+            alike = len(layers) - 1 == planned.spans[-1][1]
+            if not alike or last_layers != tuple(layers[last].name for _, last in planned.spans):
+                raise InputError(
+                    f"model {name!r} has other layers than those between which the bundle is cut",
+                    where=self.path,
+                    remedy="compare with the app.toml or the plan that the bundle was made of",
+                )
+        assert laid_out is not None
+        pieces = zip(planned.spans, planned.segments, strict=True)
+        return [(laid_out.segment(*span), segment.unit) for span, segment in pieces]
 
 
-def _checked(
-    pair: Sequence[WiredModel],
-    devices: Sequence[Device],
-    arms: Sequence[tuple[Path, Workload]],
-    settings: CheckSettings,
-) -> CheckedModel:
+def _checked(name: str, arms: Sequence[_Version], settings: CheckSettings) -> CheckedModel:
     """One model of both versions."""
-    name = pair[0].entry.name
-    if pair[0].model.digest == pair[1].model.digest and arms[0][1].machine == arms[1][1].machine:
+    here, there = arms
+    same = here.models[name].model.digest == there.models[name].model.digest
+    if same and here.workload.machine == there.workload.machine:
         return CheckedModel(name=name, verdict="not slower", same=True)
-    units = []
-    for (path, load), device, model in zip(arms, devices, pair, strict=True):
-        units.append(home_unit(device.target, usable_units(load, device, path), model))
-        if not units[-1]:
-            raise InputError(
-                f"no unit supports all of model {name!r}", where=path, remedy="compare its plan instead: framefit plan"
-            )
-    if is_modelled(devices[0]) and is_modelled(devices[1]):
-        took = [stated_ns(device, model.model, unit) for device, model, unit in zip(devices, pair, units, strict=True)]
+    pieces = [here.launched(name, there), there.launched(name, here)]
+    if is_modelled(here.device) and is_modelled(there.device):
+        took = [
+            sum(stated_ns(arm.device, model, unit) for model, unit in run)
+            for arm, run in zip(arms, pieces, strict=True)
+        ]
         ratio = took[0] / max(took[1], 1)
         slower = ratio > settings.most
         return CheckedModel(
@@ -164,11 +191,26 @@ def _checked(
         )
 
     def launches() -> list[Callable[[], Completion]]:
-        return [launch_of(device, model.model, unit) for device, model, unit in zip(devices, pair, units, strict=True)]
+        return [
+            _in_turn([launch_of(arm.device, model, unit) for model, unit in run])
+            for arm, run in zip(arms, pieces, strict=True)
+        ]
 
-    with pinned(devices[0].host_core), flushed_denormals():
+    with pinned(here.device.host_core), flushed_denormals():
         samples = in_both_orders(launches, settings.seconds)
     return judged(name, samples, settings.most)
+
+
+def _in_turn(launches: Sequence[Callable[[], Completion]]) -> Callable[[], Completion]:
+    """Launches one after the other as one that takes what they take together."""
+    if len(launches) == 1:
+        return launches[0]
+
+    def launch() -> Completion:
+        done = [one() for one in launches]
+        return Completion(done[0].started_ns, done[0].started_ns + sum(one.duration_ns for one in done))
+
+    return launch
 
 
 def stated_ns(device: Device, model: Model, unit: str) -> int:
