@@ -14,6 +14,7 @@ from loopback import SOURCE, Place
 
 from framefit.boards.client import explained
 from framefit.boards.registry import Board, destination
+from framefit.core.bundle import read_bundle
 from workloads import write_app, write_models, write_target
 
 
@@ -132,6 +133,20 @@ def test_a_plan_is_made_there_and_comes_here(place: Place, tmp_path: Path) -> No
     assert "small" in new[0].read_text()
     assert (place.here / "runs" / "models-2" / "run.json").exists()
     assert (tmp_path / "small.jsonl").read_text().count("\n") > 3
+
+
+@pytest.mark.timed
+def test_a_bundle_and_a_soak_are_made_there(place: Place) -> None:
+    """Of the board's own plan, and with the board's sensors; all files come here."""
+    app = write_app(write_models(place.here / "models"), rate_hz=10)
+    ended = place("bundle", str(app), "--on", "lab", "-o", "doors.bundle", "-q")
+    assert ended.returncode == 0, ended.stderr
+    bundle, _, _ = read_bundle(place.here / "doors.bundle")
+    assert [model.name for model in bundle.models] == ["small", "chain"]
+    ended = place("soak", str(app), "--on", "lab", "--minutes", "0.02", "-o", "runs/warm", "-q", "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert len(shown(ended.stdout)["minutes"]) == 1
+    assert (place.here / "runs" / "warm" / "conditions.jsonl").read_text().count("\n") > 0
 
 
 @pytest.mark.slow

@@ -170,6 +170,28 @@ def test_a_cut_model_is_compared_in_its_segments(bundle: Path, app: Path, tmp_pa
         framefit.check(later, against=str(bundle))
 
 
+def test_a_bundle_knows_no_path_of_the_machine_that_made_it(bundle: Path, app: Path) -> None:
+    """Neither in records nor in models, so that one that comes from a board is whole."""
+    place = str(app.parent).encode()
+    assert [path.name for path in bundle.rglob("*") if path.is_file() and place in path.read_bytes()] == []
+
+
+def test_files_of_streams_are_in_it(tmp_path: Path) -> None:
+    """They are read there, wherever the bundle lies."""
+    convolutions(2).build().save(tmp_path / "net.onnx")
+    np.savez(tmp_path / "clip.npz", x=np.ones((4, 8, 48, 48), np.float32))
+    (tmp_path / "app.toml").write_text(
+        'rate_hz = 20\n[[streams]]\nname = "clip"\nsource = "clip.npz"\n[[models]]\nname = "net"\npath = "net.onnx"\n'
+        'priority = "every-window"\ninputs = { x = "clip" }\n'
+    )
+    framefit.bundle(tmp_path / "app.toml", output=str(tmp_path / "net.bundle"))
+    moved = (tmp_path / "net.bundle").rename(tmp_path / "other.bundle")
+    (tmp_path / "clip.npz").unlink()
+    assert deployed.main(["run", str(moved), "--windows", "4", "-o", str(tmp_path / "records")]) == 0
+    line = json.loads((tmp_path / "records" / "health.jsonl").read_text().splitlines()[-1])
+    assert sum(line["frames"]["net"].values()) == 4
+
+
 def test_a_damaged_byte_is_refused(bundle: Path, tmp_path: Path) -> None:
     """Any byte of any file."""
     random = np.random.default_rng(0)

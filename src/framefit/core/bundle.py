@@ -9,11 +9,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
+import msgspec
+
 from framefit.core.files import Record, read_record
 from framefit.core.model import TensorInfo
-from framefit.core.target import Target
+from framefit.core.target import Target, absolute_target
 from framefit.core.timetable import Timetable
-from framefit.core.workload import MachineSettings, WhenFull, Workload
+from framefit.core.workload import MachineSettings, WhenFull, Workload, names_function
 from framefit.errors import InputError
 
 __all__ = [
@@ -198,4 +200,23 @@ def read_bundle(folder: Path) -> tuple[Bundle, Timetable, Workload]:
     sys.dont_write_bytecode = True
     bundle, timetable = read_record(folder / MANIFEST, Bundle), read_record(folder / _TIMETABLE, Timetable)
     assert timetable.source is not None
-    return bundle, timetable, timetable.source.workload
+    return bundle, timetable, _at(timetable.source.workload, folder.resolve())
+
+
+def _at(workload: Workload, folder: Path) -> Workload:
+    """A workload whose files are those of the bundle."""
+    replace = msgspec.structs.replace
+    return replace(
+        workload,
+        target=absolute_target(workload.target, folder),
+        streams=tuple(
+            one
+            if one.source == "synthetic" or names_function(one.source)
+            else replace(one, source=str(folder / one.source))
+            for one in workload.streams
+        ),
+        outputs=tuple(
+            replace(one, sink=str(folder / one.sink)) if one.sink.endswith((".npz", ".jsonl")) else one
+            for one in workload.outputs
+        ),
+    )

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+import msgspec
+
 from framefit.core.bundle import MANIFEST, Bundle, digest_of, write_sums
-from framefit.core.files import check_folder, write_record, write_whole_folder
+from framefit.core.files import check_folder, read_record, write_record, write_whole_folder
 from framefit.core.settings import Notify, silent, verb
+from framefit.core.target import absolute_target
+from framefit.core.timetable import Timetable
 from framefit.core.trees import tree_layers
+from framefit.core.workload import Workload, names_function
 from framefit.devices.host import flushed_denormals, format_cores, pinned
 from framefit.devices.ort import settings_of
 from framefit.errors import InputError, UnsupportedError
@@ -67,7 +72,7 @@ def bundle(settings: BundleSettings, *, notify: Notify = silent) -> Bundle:
     with write_whole_folder(folder, MANIFEST, _WHAT, force=settings.force) as part:
         with pinned(device.host_core), flushed_denormals():
             models = tuple(bundled_model(model, part) for model in opened.models)
-        write_timetables(planned, part)
+        _write_plan(planned, part)
         for module in _modules(app.parent, folder.resolve()):
             place = part / module.relative_to(app.parent)
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -89,6 +94,58 @@ def bundle(settings: BundleSettings, *, notify: Notify = silent) -> Bundle:
             (part / "Dockerfile").write_text(_DOCKER.format(name=made.name, version=made.onnxruntime))
         write_sums(part)
     return made
+
+
+def _write_plan(planned: Plan, part: Path) -> None:
+    """Timetables, and the files that streams read; no path of this machine stands in them."""
+    write_timetables(planned, part)
+    copied = {
+        stream.name: _copied(Path(stream.source), part / "streams" / stream.name)
+        for stream in planned.workload.streams
+        if stream.source != "synthetic" and not names_function(stream.source)
+    }
+    target = planned.workload.target
+    if target != "cpu":
+        shutil.copyfile(absolute_target(target, planned.app.resolve().parent), part / "target.toml")
+    for path in part.glob("timetable*.json"):
+        timetable = read_record(path, Timetable)
+        source, ladder = timetable.source, timetable.ladder
+        if source is not None:
+            workload = _portable(source.workload, copied)
+            timetable = msgspec.structs.replace(
+                timetable, source=msgspec.structs.replace(source, app="app.toml", workload=workload)
+            )
+        if ladder is not None:
+            rungs = tuple(
+                msgspec.structs.replace(rung, workload=_portable(rung.workload, copied)) for rung in ladder.rungs
+            )
+            timetable = msgspec.structs.replace(timetable, ladder=msgspec.structs.replace(ladder, rungs=rungs))
+        write_record(path, timetable, force=True)
+
+
+def _copied(source: Path, folder: Path) -> str:
+    """Copy a file or folder that a stream reads; its place below the bundle."""
+    folder.mkdir(parents=True)
+    if source.is_dir():
+        shutil.copytree(source, folder / source.name)
+    else:
+        shutil.copyfile(source, folder / source.name)
+    return f"streams/{folder.name}/{source.name}"
+
+
+def _portable(workload: Workload, copied: Mapping[str, str]) -> Workload:
+    """A workload whose files are in the bundle; of models only their names are left."""
+    replace = msgspec.structs.replace
+    return replace(
+        workload,
+        target=workload.target if workload.target == "cpu" else "target.toml",
+        table=None,
+        models=tuple(replace(model, path=Path(model.path).name) for model in workload.models),
+        streams=tuple(replace(one, source=copied.get(one.name, one.source)) for one in workload.streams),
+        outputs=tuple(
+            one if names_function(one.sink) else replace(one, sink=Path(one.sink).name) for one in workload.outputs
+        ),
+    )
 
 
 def _check(planned: Plan) -> None:
