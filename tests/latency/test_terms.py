@@ -40,9 +40,9 @@ def test_a_correction_adds_its_terms() -> None:
         weight_ns_per_byte=2.0,
     )
     others = -100 + 50 + 2 * terms.weight_bytes
-    assert correction_ns(by_class, 400.0, terms, correction) == pytest.approx(others + 0.5 * 400 / 4)
+    assert correction_ns(by_class, 400.0, terms, correction) == pytest.approx(others + 0.5 * 400 / (1 + 3**4))
     within = correction_ns(by_class, 400.0, terms, correction, 9 * terms.weight_bytes)
-    assert within == pytest.approx(others + 0.5 * 400 * 3 / 4)
+    assert within == pytest.approx(others + 0.5 * 400 * 3**4 / (1 + 3**4))
 
 
 def test_only_the_models_own_tensors_are_transferred() -> None:

@@ -7,7 +7,8 @@ the caches; by which size it grows is chosen by the networks that are left out. 
 least squares; Lawson and Hanson, 1974, "Solving Least Squares Problems", chapter 23); each has a prior around what
 changes nothing (ridge regression; Hastie, Tibshirani and Friedman, 2009, "The Elements of Statistical Learning",
 section 3.4.1), and a class that no audited network has is taken to be like the others. The fit is of relative errors,
-and outliers have little weight (Huber, 1964).
+and outliers have little weight (Huber, 1964), as has a network that evictions cost far more than others, since it alone
+would say what they cost (Mallows' weights; Hampel et al., 1986, "Robust Statistics", section 6.3).
 The correction applies only if it lowers the error of networks that were left out of its fit (ibid., section 7.10).
 
 Nothing is multiplied onto the whole sum of networks that exceed a cache: what they lack is additive. Weights that a
@@ -54,16 +55,19 @@ Floats = npt.NDArray[np.float64]
 LEAST_NETWORKS = 3
 _GAIN = 0.9  # a correction has to reduce the left-out error to this part of what it was,
 _SURE = 2.0  # and by this many standard errors of the gain
+_FAR = 0.2  # of a network's latency: an error beyond it counts as this one
+_LEVERAGE = 2.0  # times the median of what evictions cost networks: one that they cost more has less weight
 _ITERATIONS = 20
 _SCATTER = 0.04  # of a network's latency: the prior of what no term explains
 _COMMON, _OWN = 0.3, 0.05  # prior standard deviations of factors around 1: what classes share, what each one has
 _SHARE = 0.3  # the same, of the part of a usual network's latency that evictions, nodes or weights take
 _REMAINING = 0.05  # of nodes and weights, where it was measured what evictions cost the layers
-_EVICTING = tuple(1 << power for power in range(21, 27))  # bytes: between a second- and a third-level cache
+_EVICTING = tuple(1 << power for power in range(20, 27))  # bytes: between a second- and a third-level cache
 _OFTEN = 0.9  # of left-out networks: their standard deviation follows from it, and one strange network is not in it
-_FORM = 2  # of what is measured: corrections by another form of it are not used
+_FORM = 3  # of what is measured: corrections by another form of it are not used
 MOST_ERROR = 0.1  # standard deviation of left-out networks: a correction that is worse is not applied
-_LEAST_ERROR = 0.005  # the error of an audit of few networks is not stated as less
+_LEAST_ERROR = 0.005  # the error of an audit of few networks is not stated as less; where caches count, not as less
+# than what no term explains: audited networks resemble each other more than those of other makers do
 _TERMS = (*CLASSES, "evicted_ratio", "weight_ns_per_byte", "node_ns")
 
 
@@ -120,11 +124,11 @@ def audit(networks: Sequence[AuditedNetwork]) -> AdditivityAudit:
     evicting = _EVICTING if any(network.evicted_ns for network in networks) else _EVICTING[:1]
     tried = [(np.asarray([_columns(network, size) for network in networks]), size) for size in evicting]
     left_outs = [_left_out(columns, measured) for columns, _ in tried]
-    best = int(np.argmin([np.abs(left_out / measured - 1).mean() for left_out in left_outs]))
+    best = int(np.argmin([_errors(left_out, measured).mean() for left_out in left_outs]))
     (columns, evicting_bytes), left_out = tried[best], left_outs[best]
     coefficients = _fitted(columns, measured)
     plain = columns @ _NEUTRAL
-    if not _better(np.abs(left_out / measured - 1), np.abs(plain / measured - 1)):
+    if not _better(_errors(left_out, measured), _errors(plain, measured)):
         coefficients, left_out = _NEUTRAL, plain
     corrected = columns @ coefficients
     values = dict(zip(_TERMS, coefficients.tolist(), strict=True))
@@ -133,7 +137,8 @@ def audit(networks: Sequence[AuditedNetwork]) -> AdditivityAudit:
         for name, column, value in zip(_TERMS, columns.T, coefficients - _NEUTRAL, strict=True)
         if column.any() and value
     ]
-    off = np.abs(left_out / measured - 1)
+    off, weight = np.abs(left_out / measured - 1), _bounded(columns, measured)
+    least = _SCATTER if columns[:, _EVICTED].any() else _LEAST_ERROR
     large = np.asarray([network.weight_bytes > LARGE_BYTES for network in networks])
     whole_off = np.abs((left_out + overhead) / whole - 1)
     return AdditivityAudit(
@@ -143,8 +148,8 @@ def audit(networks: Sequence[AuditedNetwork]) -> AdditivityAudit:
             evicting_bytes=evicting_bytes if values["evicted_ratio"] else 0,
             weight_ns_per_byte=values["weight_ns_per_byte"],
             node_ns=values["node_ns"],
-            error_ratio=_deviation(off),
-            large_error_ratio=_deviation(off[large]) if large.sum() >= LEAST_NETWORKS else 0.0,
+            error_ratio=_deviation(off, weight, least),
+            large_error_ratio=_deviation(off[large], weight[large], least) if large.sum() >= LEAST_NETWORKS else 0.0,
             networks=len(networks),
         ),
         terms=tuple(seen),
@@ -162,8 +167,12 @@ _NEUTRAL = np.asarray([float(name in CLASSES) for name in _TERMS])
 _EVICTED = _TERMS.index("evicted_ratio")
 
 
-def _deviation(off: Floats) -> float:
-    return max(float(np.quantile(off, _OFTEN)) / Z90, _LEAST_ERROR)
+def _deviation(off: Floats, weight: Floats, least: float) -> float:
+    """Standard deviation of errors, from a quantile of them."""
+    order = np.argsort(off)
+    before = np.cumsum(weight[order]) - weight[order]
+    places = before / max(before[-1], 1e-30)
+    return max(float(np.interp(_OFTEN, places, off[order])) / Z90, least)
 
 
 def _columns(network: AuditedNetwork, evicting_bytes: int) -> list[float]:
@@ -178,6 +187,11 @@ def _left_out(columns: Floats, measured: Floats) -> Floats:
     return np.asarray([columns[i] @ _fitted(columns[every != i], measured[every != i]) for i in every])
 
 
+def _errors(made: Floats, measured: Floats) -> Floats:
+    """Relative errors, in which a network that nothing describes counts as one that is far off, and no more."""
+    return np.minimum(np.abs(made / measured - 1), _FAR)
+
+
 def _better(off: Floats, before: Floats) -> bool:
     """Whether errors are certainly smaller than those of the plain sum."""
     gain = before - off
@@ -185,15 +199,23 @@ def _better(off: Floats, before: Floats) -> bool:
     return bool(off.mean() <= _GAIN * before.mean() and gain.mean() >= _SURE * by_chance)
 
 
+def _bounded(columns: Floats, measured: Floats) -> Floats:
+    """Weight of each network: less than 1 where evictions cost it far more than they cost others."""
+    evicted = columns[:, _EVICTED] / measured
+    if not evicted.all():
+        return np.ones(len(measured))
+    return np.minimum(_LEVERAGE * np.median(evicted) / evicted, 1.0)
+
+
 def _fitted(columns: Floats, measured: Floats) -> Floats:
     """Coefficients of the terms, from networks' columns and their latencies without overhead."""
     relative = columns / measured[:, None]
-    usual = np.maximum(np.sqrt((relative**2).mean(axis=0)), 1e-30)
+    weight = bounded = _bounded(columns, measured)
+    usual = np.maximum(np.sqrt(((relative * weight[:, None]) ** 2).mean(axis=0)), 1e-30)
     covariance = _COMMON**2 * np.outer(_NEUTRAL, _NEUTRAL)
     share = np.where(columns[:, _EVICTED].any() & (np.arange(len(_TERMS)) > _EVICTED), _REMAINING, _SHARE)
     covariance += np.diag(np.where(_NEUTRAL > 0, _OWN, share / usual) ** 2)
     prior = _SCATTER**2 * np.linalg.inv(covariance)
-    weight = np.ones(len(measured))
     coefficients = _NEUTRAL
     for _ in range(_ITERATIONS):
         weighted = relative * weight[:, None]
@@ -201,7 +223,7 @@ def _fitted(columns: Floats, measured: Floats) -> Floats:
         scale = 1 / np.sqrt(np.diag(gram))  # columns of one length
         moment = weighted.sum(axis=0) + prior @ _NEUTRAL
         coefficients = scale * _nonnegative(gram * scale[:, None] * scale, moment * scale)
-        weight = huber_weights(1 - relative @ coefficients, 1e-6)
+        weight = bounded * huber_weights(1 - relative @ coefficients, 1e-6)
     return np.asarray(coefficients)
 
 

@@ -134,6 +134,7 @@ class _TableBuilder:
         """
         settings = self._settings
         subjects = {subject.key for network in networks for subject in self._layers(network)[1]}
+        reserved_s = 0.0  # for the models' own layers, should the audit take longer than expected
         if settings.max_seconds is not None and networks:
             needed = self._needed_seconds(networks, len(subjects | self._subjects.keys()))
             left = settings.max_seconds - (self._device.clock.now_ns() - self._begun) / 1e9
@@ -144,6 +145,7 @@ class _TableBuilder:
                 )
                 self.warnings.append(f"not audited: {reason}: raise --max-seconds, or lower --repeats")
                 return reason
+            reserved_s = self._needed_seconds((), len(self._subjects))
         known: list[AuditedNetwork] = []
         noises: list[str] = []
         for group in [[network] for network in networks] if self._as_lowered else [networks] * bool(networks):
@@ -152,7 +154,7 @@ class _TableBuilder:
                 self._unit,
                 msgspec.structs.replace(settings, max_seconds=None),
                 None,
-                stop=self._ended,
+                stop=lambda: self._ended(reserved_s),
                 notify=self._notify,
                 on_round=self._on_round,
                 audited=True,
@@ -160,7 +162,7 @@ class _TableBuilder:
             for network in group:
                 part.add(network)
             rows, noise = part.audited_rows()
-            if self._ended():
+            if self._ended(reserved_s):
                 self.warnings.append("not audited: the campaign ended before all networks were measured")
                 return ""
             known += rows
@@ -392,9 +394,10 @@ class _TableBuilder:
         parts += small * (2 * layers + _OVERHEAD_RUNS)
         return parts * ((LEAST_REPEATS if settings.repeats is None else settings.repeats) + _WARM_UP) / 1e9
 
-    def _ended(self) -> bool:
+    def _ended(self, reserved_s: float = 0.0) -> bool:
+        """Whether the user has stopped it, or no time is left but what is reserved."""
         settings = self._settings
-        seconds = (self._device.clock.now_ns() - self._begun) / 1e9
+        seconds = (self._device.clock.now_ns() - self._begun) / 1e9 + reserved_s
         late = settings.max_seconds is not None and seconds >= settings.max_seconds
         return late or (self._stop is not None and self._stop())
 

@@ -30,6 +30,7 @@ CLASSES: dict[str, tuple[str, ...]] = {
     "element": (),
 }
 """Class of layers -> parts of their operators' names; the last class is that of all other layers."""
+_STEEP = 4  # Hill's coefficient
 _BLOCKED = ("Conv", "Pool")  # operators whose kernels keep channels in blocks
 
 
@@ -89,8 +90,13 @@ def _class_of(op: str) -> str:
 
 
 def evicted_share(weight_bytes: float, evicting_bytes: float) -> float:
-    """Which part of its layers' caches a network of so many bytes of weights evicts between two launches, 0 to 1."""
-    return weight_bytes / (weight_bytes + evicting_bytes) if weight_bytes else 0.0
+    """Which part of its layers' caches a network of so many bytes of weights evicts between two launches, 0 to 1.
+
+    It grows steeply about one size: what is read in the same order again and again is either all found in a cache, or,
+    as soon as it exceeds it, hardly any of it (Denning, 1968, "The Working Set Model for Program Behavior").
+    """
+    times = (weight_bytes / evicting_bytes) ** _STEEP if evicting_bytes else math.inf
+    return times / (1 + times) if math.isfinite(times) else 1.0
 
 
 def correction_ns(
