@@ -63,13 +63,13 @@ def test_any_number_of_processes_gives_the_same(app: Path) -> None:
     assert msgspec.json.encode(one) == msgspec.json.encode(two)
 
 
-def killed(task: Any) -> ChoiceCell:
+def killed(_: None, task: Any) -> ChoiceCell:
     """Die in another process than the first one, once for each file that is not there yet."""
     mark = Path(os.environ["KILLED"])
     if os.getpid() != int(os.environ["HERE"]) and not mark.exists():
         mark.write_text("")
         os.kill(os.getpid(), signal.SIGKILL)
-    return PLAN(task)
+    return PLAN(None, task)
 
 
 PLAN = choosing.plan_cell
@@ -89,11 +89,11 @@ def test_it_goes_on_where_it_was_interrupted(app: Path, tmp_path: Path, monkeypa
     """Cells that are known are not planned again; those of another workload are."""
     planned: list[float] = []
 
-    def counted(task: Any) -> ChoiceCell:
+    def counted(_: None, task: Any) -> ChoiceCell:
         planned.append(task.rate_hz)
         if len(planned) == 2:
             raise KeyboardInterrupt
-        return PLAN(task)
+        return PLAN(None, task)
 
     monkeypatch.setattr(choosing, "plan_cell", counted)
     folder = tmp_path / "choice"

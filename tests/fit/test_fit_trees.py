@@ -36,7 +36,7 @@ def only_trees(place: Path, **changed: Any) -> dict[str, Any]:
 def test_trees_are_what_is_left_and_a_search_goes_on(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted in fine-tuning, the step goes on with the trees that were fitted, and is enough."""
     from framefit.trees import campaign as rounds
-    from framefit.trees.search import Search
+    from framefit.trees.search import Ground
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -49,7 +49,7 @@ def test_trees_are_what_is_left_and_a_search_goes_on(place: Path, monkeypatch: p
     search = place / "out" / "steps" / "01-trees-net" / "search"
     before = read_record(search / "treeify.json", TreeifySettings)
     with monkeypatch.context() as patch:
-        patch.setattr(Search, "_fitted", lambda *_: pytest.fail("trees were fitted again"))
+        patch.setattr(Ground, "draft", lambda *_: pytest.fail("trees were fitted again"))
         done = fit(resume=place / "out")
     assert read_record(search / "treeify.json", TreeifySettings) == before
     assert outcomes(done) == [("trees", "kept"), ("verify", "verified")]

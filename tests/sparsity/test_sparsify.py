@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from framefit import InfeasibleError, InputError, sparsify
+from framefit.core.executor import Here
 from framefit.core.files import read_record, write_whole
 from framefit.core.model import GraphBuilder, Model, free_batch, listing
 from framefit.core.sparsity import Configuration, Deployment, SparsifySettings, SparsityResult
@@ -442,7 +443,7 @@ def test_errors_are_of_the_size_of_what_pruning_does(place: Path, tmp_path: Path
     settings = SparsifySettings(model=str(place / "net.onnx"), data=str(place / "data.npz"), target="vpu")
     ledger = Ledger()
     subject = open_subject(settings, ledger)
-    database = make_database(subject, tmp_path / "database.npz", ledger, 0, lambda _: None)
+    database = make_database(subject, tmp_path / "database.npz", ledger, 0, Here(), lambda _: None)
     problem = make_problem(subject, database, ledger)
     assignment = allocate(problem, int(0.7 * problem.dense_cycles))
     dense, pruned = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import pytest
 
@@ -77,6 +79,20 @@ def test_a_group_that_is_none_is_named() -> None:
     assert "0, 1, 2, 3, 4" in str(told.value)
 
 
+def each(
+    fit: Callable[[Trial, int], Fit], enough: Callable[[], bool] = lambda: False
+) -> Callable[[Sequence[Trial], int], list[Fit | None]]:
+    """Fit groups one after the other, the first one in any case."""
+
+    def fits(trials: Sequence[Trial], share: int) -> list[Fit | None]:
+        made: list[Fit | None] = []
+        for trial in trials:
+            made.append(None if made and enough() else fit(trial, share))
+        return made
+
+    return fits
+
+
 def test_halving_fits_the_best_in_full() -> None:
     """The half with the better bound is drafted, the better half of that is fitted with all trees."""
     trials = _trials([None] * 8)
@@ -89,7 +105,7 @@ def test_halving_fits_the_best_in_full() -> None:
         asked.append((place, share))
         return _fit(1 - place / 10)  # drafts contradict the bounds
 
-    halved(trials, fit, lambda found: (found.top1,), _IMAGES)
+    halved(trials, each(fit), lambda found: (found.top1,), _IMAGES)
     assert sorted(place for place, share in asked if share > 1) == [4, 5, 6, 7]
     assert sorted(place for place, share in asked if share == 1) == [4, 5]
     assert [trial.fit is not None for trial in trials] == [place in (4, 5) for place in range(8)]
@@ -103,7 +119,7 @@ def test_when_time_is_up_the_best_of_those_that_were_tried_is_fitted() -> None:
         asked.append((trials.index(trial), share > 1))
         return _fit(0.5)
 
-    halved(trials, fit, lambda found: (found.top1,), _IMAGES, lambda: len(asked) >= 2)
+    halved(trials, each(fit, lambda: len(asked) >= 2), lambda found: (found.top1,), _IMAGES)
     assert asked == [(0, True), (1, True), (0, False)]
     assert [trial.fit is not None for trial in trials] == [True] + [False] * 7
 
@@ -116,7 +132,7 @@ def test_one_group_is_fitted_at_once() -> None:
         shares.append(share)
         return _fit(0.5)
 
-    halved(trials, fit, lambda found: (found.top1,), _IMAGES)
+    halved(trials, each(fit), lambda found: (found.top1,), _IMAGES)
     assert shares == [1]
 
 
@@ -129,7 +145,7 @@ def test_all_groups_are_drafted_where_bounds_cannot_tell() -> None:
             drafted.append(trials.index(trial))
         return _fit(1.0, distance=8 - trials.index(trial))
 
-    halved(trials, fit, lambda found: (-found.distance,), _IMAGES)
+    halved(trials, each(fit), lambda found: (-found.distance,), _IMAGES)
     assert sorted(drafted) == list(range(8))
     assert [trial.fit is not None for trial in trials] == [False] * 4 + [True] * 4
 

@@ -27,7 +27,7 @@ from framefit.training.fine_tune import Recipe, fine_tune
 from framefit.training.network import to_model, to_torch
 from framefit.trees.campaign import TreeifyCampaign
 from framefit.trees.hybrid import HybridModel
-from framefit.trees.search import Search
+from framefit.trees.search import Ground
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +201,7 @@ def test_an_interrupted_search_goes_on(
         treeify(network, data, output=tmp_path / "parts", notify=stop, **options)
     assert any(message.startswith("bound") for message in told)
     with monkeypatch.context() as patch:
-        patch.setattr(Search, "_bound", lambda *_: pytest.fail("a bound was found again"))
+        patch.setattr(Ground, "bound", lambda *_: pytest.fail("a bound was found again"))
         done = treeify(network, data, resume=tmp_path / "parts")
     assert [one.bound_top1 for one in done.result.candidates] == [one.bound_top1 for one in whole.result.candidates]
     assert done.forest == whole.forest

@@ -13,6 +13,7 @@ import functools
 import inspect
 import operator
 import os
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -33,6 +34,8 @@ __all__ = [
     "OverwriteFile",
     "Settings",
     "SupportingUnit",
+    "Workers",
+    "check_workers",
     "option",
     "options",
     "part_of",
@@ -186,6 +189,19 @@ def settings_of(kind: type[S], given: Mapping[str, Any]) -> S:
     return _made(kind, _converted(kind, given))
 
 
+_WORKERS = re.compile(r"[1-9]\d*|ray(://\S+)?")
+
+
+def check_workers(workers: int | str) -> None:
+    """Refuse what names no executor (:mod:`framefit.core.executor`).
+
+    Raises:
+        ValueError: it is neither a number, nor "ray", nor an address of Ray.
+    """
+    if not _WORKERS.fullmatch(str(workers)):
+        raise ValueError(f"workers is {workers!r}: give a number of processes, ray, or ray://HOST:PORT")
+
+
 def part_of(settings: Settings, kind: type[S], **changed: Any) -> S:
     """Extract the fields that another record has, too: the stored part of a call's settings.
 
@@ -208,7 +224,8 @@ def verb(
 
     Args:
         kind: the record.
-        positional: fields that may be positional, in order; a last one that is a tuple takes all that follow.
+        positional: fields that may be positional, in order; a last one that is a tuple takes all that follow, one after
+            the other or in a list.
         earlier: from given values to further ones, such as those of an earlier search that ``resume`` names.
     """
 
@@ -243,7 +260,10 @@ def _named(
     """All given values, by name."""
     if positional and get_origin(options(kind)[positional[-1]].kind) is tuple:
         before = len(positional) - 1
-        arguments = (*arguments[:before], arguments[before:]) if len(arguments) > before else arguments
+        listed = arguments[before:]
+        if len(listed) == 1 and isinstance(listed[0], list | tuple):
+            listed = tuple(listed[0])
+        arguments = (*arguments[:before], listed) if len(arguments) > before else arguments
     if len(arguments) > len(positional):
         raise TypeError(f"{function}() takes {len(positional)} positional arguments, {len(arguments)} were given")
     by_position = dict(zip(positional, arguments, strict=False))
@@ -367,6 +387,10 @@ InputShapes = Annotated[
 InputConstants = Annotated[
     dict[str, Any],
     option("Value of an input that never changes.", "--constant", metavar="INPUT=NUMBER", example="sr=16000"),
+]
+Workers = Annotated[
+    int | str,
+    option("Processes that do it; ray, or ray://HOST:PORT: the workers of a Ray cluster.", metavar="N|ray|URL"),
 ]
 OverwriteFile = Annotated[bool, option("Overwrite an existing file.")]
 LabelledData = Annotated[

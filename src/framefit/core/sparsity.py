@@ -15,6 +15,8 @@ from framefit.core.settings import (
     ResumedSearch,
     Settings,
     SupportingUnit,
+    Workers,
+    check_workers,
     option,
 )
 
@@ -373,6 +375,7 @@ class SparsifyOptions(SparsifySettings, kw_only=True):
         Literal["deploy", "retrain"] | None,
         option("Deploy the model although it misses its thresholds, or fine-tune it once more."),
     ] = None
+    workers: Workers = 1
     resume: ResumedSearch = None
     feedback: Annotated[
         Any,
@@ -388,6 +391,10 @@ class SparsifyOptions(SparsifySettings, kw_only=True):
         option("Folder of the search (default: MODEL-sparse).", "-o", "--output", metavar="DIR", names="new path"),
     ] = None
     force: OverwriteSearch = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_workers(self.workers)
 
 
 class Trial(Record, kw_only=True):

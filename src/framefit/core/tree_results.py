@@ -17,6 +17,8 @@ from framefit.core.settings import (
     ResumedSearch,
     Settings,
     SupportingUnit,
+    Workers,
+    check_workers,
     option,
 )
 
@@ -182,12 +184,17 @@ class TreeifyOptions(TreeifySettings, kw_only=True):
             "ended."
         ),
     ] = "core"
+    workers: Workers = 1
     resume: ResumedSearch = None
     output: Annotated[
         str | None,
         option("Folder of the search (default: MODEL-trees).", "-o", "--output", metavar="DIR", names="new path"),
     ] = None
     force: OverwriteSearch = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_workers(self.workers)
 
 
 class Original(Record, kw_only=True):

@@ -6,17 +6,15 @@ import contextlib
 import hashlib
 import tomllib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
-from multiprocessing import get_context
 from pathlib import Path
 
 import msgspec
 
 from framefit.core.choice import Choice, ChoiceCell, ChoiceModel
+from framefit.core.executor import executor_of
 from framefit.core.files import check_folder, read_bytes, read_record, write_record
 from framefit.core.settings import Notify, silent, verb
 from framefit.core.target import absolute_target, resolve_target
@@ -32,7 +30,6 @@ from framefit.workflows.plan import plan
 __all__ = ["choose"]
 
 _MARK, _WHAT = "choice.json", "a choice of targets"
-_ATTEMPTS = 3  # of what a process was doing that died
 
 
 @dataclass(frozen=True)
@@ -62,8 +59,8 @@ class _Task:
 def choose(settings: ChooseSettings, *, notify: Notify = silent) -> Chosen:
     """Plan a workload on several targets at several rates.
 
-    Cells are planned for themselves, those of described targets in ``workers`` processes, those that are measured one
-    after the other in this one. Each is stored in ``output`` when it is known, so that the same command goes on where
+    Cells are planned for themselves, those of described targets by ``workers``, those that are measured one after the
+    other in this process. Each is stored in ``output`` when it is known, so that the same command goes on where
     it was interrupted, and plans again only what has changed.
 
     Args:
@@ -183,31 +180,19 @@ def _kept(place: Path | None) -> ChoiceCell | None:
     return None
 
 
-def _planned(tasks: Sequence[_Task], missing: Sequence[int], workers: int) -> Iterator[tuple[int, ChoiceCell]]:
-    """Cells as they are planned; a process that dies costs time only."""
+def _planned(tasks: Sequence[_Task], missing: Sequence[int], workers: int | str) -> Iterator[tuple[int, ChoiceCell]]:
+    """Cells as they are planned: those that are measured here, one after the other."""
     described = [n for n in missing if capabilities_of(resolve_target(tasks[n].target)).modelled]
-    waiting = described if workers > 1 and len(described) > 1 else []
     for number in missing:
-        if number not in waiting:
-            yield number, plan_cell(tasks[number])
-    for _ in range(_ATTEMPTS):
-        if not waiting:
-            return
-        with ProcessPoolExecutor(min(workers, len(waiting)), get_context("spawn")) as pool:
-            futures: dict[Future[ChoiceCell], int] = {pool.submit(plan_cell, tasks[n]): n for n in waiting}
-            try:
-                for future in as_completed(futures):
-                    with contextlib.suppress(BrokenProcessPool):
-                        cell = future.result()
-                        waiting = [number for number in waiting if number != futures[future]]
-                        yield futures[future], cell
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
-    for number in waiting:  # what kills processes may not kill this one, or then it says why
-        yield number, plan_cell(tasks[number])
+        if number not in described:
+            yield number, plan_cell(None, tasks[number])
+    if described:
+        with executor_of(workers if len(described) > 1 else 1) as executor:
+            for at, cell in executor.each(plan_cell, None, [tasks[number] for number in described]):
+                yield described[at], cell
 
 
-def plan_cell(task: _Task) -> ChoiceCell:
+def plan_cell(_: None, task: _Task) -> ChoiceCell:
     """Plan one cell."""
     workload = msgspec.structs.replace(task.workload, target=task.target)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from framefit.core.fit_results import FitSettings
-from framefit.core.settings import Settings, option
+from framefit.core.settings import Settings, Workers, check_workers, option
 from framefit.fit.steps import step_names
 
 __all__ = ["ChooseSettings", "FitOptions"]
@@ -66,7 +66,7 @@ class ChooseSettings(Settings, kw_only=True):
     prices: Annotated[
         str | None, option("Prices of the targets: a line target = price each.", metavar="PRICES.toml", names="path")
     ] = None
-    workers: Annotated[int, option("Processes that plan for described targets.", ge=1)] = 2
+    workers: Workers = 2
     output: Annotated[
         str | None,
         option(
@@ -76,3 +76,7 @@ class ChooseSettings(Settings, kw_only=True):
             metavar="DIR",
         ),
     ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_workers(self.workers)

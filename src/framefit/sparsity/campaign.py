@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.acceptance import Acceptance, Unseen
+from framefit.core.executor import Executor, Here
 from framefit.core.files import read_record, write_record, write_whole
 from framefit.core.model import Model
 from framefit.core.model.builtin import load_model
@@ -107,8 +108,10 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         data: Any = None,
         *,
         compare: bool = True,
+        executor: Executor | None = None,
     ) -> None:
         super().__init__(place, settings, notify)
+        self._executor = Here() if executor is None else executor
         self.subject = open_subject(settings, self.ledger, model, data)
         self._compare = compare
         self._dense_cycles = self.subject.prices.total(self.subject.model, self.subject.zeros)
@@ -122,7 +125,9 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         super().begin(keep=keep)
         subject, settings = self.subject, self.settings
         self._book = TrialLog(self.folder / "trials.json", TrialLog.key_of(subject, settings), self.ledger)
-        self._database = make_database(subject, self.folder / "database.npz", self.ledger, settings.seed, self.notify)
+        self._database = make_database(
+            subject, self.folder / "database.npz", self.ledger, settings.seed, self._executor, self.notify
+        )
         self._problem = make_problem(subject, self._database, self.ledger)
 
     def finish(self, targets: Sequence[str], override: Override | None) -> SparsityResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from framefit.core.executor import executor_of
 from framefit.core.settings import Notify, part_of, silent, verb
 from framefit.core.sparsity import SparsifyOptions, SparsifySettings, SparsityResult
 from framefit.errors import InputError
@@ -61,10 +62,13 @@ def sparsify(settings: SparsifyOptions, *, notify: Notify = silent) -> Sparsifie
     if resume is None:
         place.check_free(force=settings.force)
     search_settings = part_of(settings, SparsifySettings, model=path_of(model), data=path_of(data))
-    campaign = SparsifyCampaign(place, search_settings, notify, *objects, compare=settings.compare)
-    check_targets(campaign.subject.model, settings.deploy_to)
-    campaign.begin(keep=resume is not None)
-    targets, override = settings.deploy_to or (settings.target,), settings.override
-    if settings.feedback is not None:
-        return Sparsified(place.path, campaign.feedback(settings.feedback, targets, override))
-    return Sparsified(place.path, campaign.finish(targets, override))
+    with executor_of(settings.workers) as executor:
+        campaign = SparsifyCampaign(
+            place, search_settings, notify, *objects, compare=settings.compare, executor=executor
+        )
+        check_targets(campaign.subject.model, settings.deploy_to)
+        campaign.begin(keep=resume is not None)
+        targets, override = settings.deploy_to or (settings.target,), settings.override
+        if settings.feedback is not None:
+            return Sparsified(place.path, campaign.feedback(settings.feedback, targets, override))
+        return Sparsified(place.path, campaign.finish(targets, override))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from framefit.core.executor import Executor
 from framefit.core.model import Listing, Model, free_batch, listing
 from framefit.core.settings import Notify
 from framefit.core.sparsity import Pattern, SparsifySettings
@@ -28,7 +30,7 @@ from framefit.sparsity.database import (
 )
 from framefit.sparsity.layers import ChannelGroup, WeightLayer, find_groups, find_layers
 from framefit.sparsity.prices import KernelPrices, Prices
-from framefit.sparsity.statistics import activation_zeros, collect
+from framefit.sparsity.statistics import LayerStatistics, activation_zeros, collect
 from framefit.training.campaign import Ledger
 from framefit.training.data import Dataset, Examples, batch_left_open, open_classifier
 from framefit.training.network import Network, to_torch
@@ -202,7 +204,37 @@ def _calibration(data: Dataset, seed: int) -> tuple[npt.NDArray[np.float32], tup
     return examples.inputs(), (f"{what}; give more training data, at least {_FEWEST}",)
 
 
-def make_database(subject: Subject, path: Path, ledger: Ledger, seed: int, notify: Notify) -> Database:
+@dataclass(frozen=True)
+class _Ground:
+    """What the entries of a layer database share."""
+
+    layers: Sequence[WeightLayer]
+    groups: Sequence[ChannelGroup]
+    arrays: Mapping[str, npt.NDArray[np.float32]]
+    statistics: Mapping[str, LayerStatistics]
+    levels: npt.NDArray[np.float64]
+    of_m: tuple[int, int] | None
+    together: int
+
+
+def entry_of(ground: _Ground, index: int) -> Entry:
+    """Entry of a layer, or of a group of channels; a task of an executor."""
+    if ground.groups:
+        return build_group(ground.groups[index], ground.layers, ground.arrays, ground.statistics)
+    layer = ground.layers[index]
+    return build_layer(
+        layer,
+        ground.arrays[layer.weight],
+        ground.statistics[layer.name],
+        ground.levels,
+        of_m=ground.of_m,
+        together=ground.together,
+    )
+
+
+def make_database(
+    subject: Subject, path: Path, ledger: Ledger, seed: int, executor: Executor, notify: Notify
+) -> Database:
     """Return the layer database of a subject: the one in its folder, else a new one that is stored there.
 
     Each layer is stored when it is built, so an interrupted construction continues.
@@ -214,23 +246,17 @@ def make_database(subject: Subject, path: Path, ledger: Ledger, seed: int, notif
     notify("layer statistics on calibration data")
     statistics = collect(subject.network(), layers, subject.inputs, ledger, seed)
     levels = sparsity_levels(sum(layer.facts.parameters for layer in layers))
-
-    def built(index: int) -> Entry:
-        if groups:
-            return build_group(groups[index], layers, arrays, statistics)
-        layer = layers[index]
-        return build_layer(
-            layer, arrays[layer.weight], statistics[layer.name], levels, of_m=subject.of_m, together=subject.together
-        )
-
+    ground = _Ground(layers, groups, arrays, statistics, levels, subject.of_m, subject.together)
     parts = [path.with_name(f"{path.stem}.part-{index}.npz") for index in range(len(facts))]
+    missing = [index for index, part in enumerate(parts) if not part.exists()]
+    notify(f"layer database: {len(missing)} of {len(facts)} entries are missing")
+    for done, (place, entry) in enumerate(executor.each(entry_of, ground, missing)):
+        index = missing[place]
+        Database(subject.pattern, (entry,), groups[index : index + 1]).save(parts[index])
+        notify(f"layer database: {facts[index].name} ({done + 1} of {len(missing)})")
     entries: list[Entry] = []
     for index, (fact, part) in enumerate(zip(facts, parts, strict=True)):
-        notify(f"layer database: {fact.name} ({index + 1} of {len(facts)})")
-        own_groups = groups[index : index + 1]
-        if not part.exists():
-            Database(subject.pattern, (built(index),), own_groups).save(part)
-        entries += read_database(part, [fact], arrays, own_groups).entries
+        entries += read_database(part, [fact], arrays, groups[index : index + 1]).entries
     database = Database(subject.pattern, tuple(entries), groups)
     database.save(path)
     for part in parts:

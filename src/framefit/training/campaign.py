@@ -197,12 +197,20 @@ class KeptRecords:
 
     def get(self, key: str, kind: type[R], find: Callable[[], R]) -> R:
         """Return the record that is stored under this key, or compute and store it."""
-        path = self._folder / f"{key}.json"
-        if path.exists():
-            return read_record(path, kind)
-        record = find()
-        write_record(path, record)
+        record = self.stored(key, kind)
+        if record is None:
+            record = find()
+            self.store(key, record)
         return record
+
+    def stored(self, key: str, kind: type[R]) -> R | None:
+        """Return the record that is stored under this key; ``None``: there is none."""
+        path = self._folder / f"{key}.json"
+        return read_record(path, kind) if path.exists() else None
+
+    def store(self, key: str, record: Record) -> None:
+        """Store a record under a key."""
+        write_record(self._folder / f"{key}.json", record)
 
 
 class Campaign(Generic[S]):

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.acceptance import Acceptance
+from framefit.core.executor import Executor, Here
 from framefit.core.files import write_record
 from framefit.core.model import Model
 from framefit.core.settings import Notify
@@ -63,9 +64,16 @@ class TreeifyCampaign(Campaign[TreeifySettings]):
     """
 
     def __init__(
-        self, place: SearchFolder, settings: TreeifySettings, notify: Notify, model: Any = None, data: Any = None
+        self,
+        place: SearchFolder,
+        settings: TreeifySettings,
+        notify: Notify,
+        model: Any = None,
+        data: Any = None,
+        executor: Executor | None = None,
     ) -> None:
         super().__init__(place, settings, notify)
+        self._executor = Here() if executor is None else executor
         self._latencies = latencies(settings.target, settings.unit)
         source = settings.model if model is None else model
         opened, self.data = open_classifier(
@@ -92,7 +100,9 @@ class TreeifyCampaign(Campaign[TreeifySettings]):
         start = self._prepared()
         kept, choice = KeptRecords(self._work), self._unseen.choice
         teacher = self._original.predict(choice.inputs())
-        search = Search(self.settings, self._learnt, choice, teacher, kept, self._latencies, self.notify)
+        search = Search(
+            self.settings, self._learnt, choice, teacher, kept, self._latencies, self._executor, self.notify
+        )
         steps: list[_Replaced] = []
         trials: list[Trial] = []
         final: Acceptance | None = None

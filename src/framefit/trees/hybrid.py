@@ -53,6 +53,10 @@ class HybridModel:
         self._networks: dict[tuple[int, int], Network] = {}
         self.end = len(model.layers)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without networks of PyTorch, which are made again."""
+        return self.__dict__ | {"_networks": {}}
+
     def free(self, span: Span) -> bool:
         """Whether no layer of a group is replaced already."""
         return all(

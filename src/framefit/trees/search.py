@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from framefit.core.executor import Executor
 from framefit.core.files import Record
 from framefit.core.model import Model
 from framefit.core.settings import Notify
@@ -23,6 +25,7 @@ from framefit.devices.npu.cycles import unit_named
 from framefit.devices.registry import capabilities_of, open_device
 from framefit.training.campaign import KeptRecords, Ledger
 from framefit.training.data import Examples
+from framefit.training.extra import one_thread
 from framefit.trees.boosting import Boosting, depth_of
 from framefit.trees.exporting import lut6_of, with_trees
 from framefit.trees.fitting import Place, columns, fit_ensemble
@@ -32,6 +35,7 @@ from framefit.trees.quantising import fit_level_map
 from framefit.trees.tuning import enlarged, refitted
 
 Objective = Literal["accuracy", "speed", "luts"]
+Method = Literal["gradient", "ada"]
 FLOAT_BYTES = 4
 """Of a weight of a layer."""
 DRAFTS = (4, 1)
@@ -94,16 +98,21 @@ def resolution(top1: float, images: int) -> float:
 
 def halved(
     trials: list[Trial],
-    fit: Callable[[Trial, int], Fit],
+    fits_of: Callable[[Sequence[Trial], int], Sequence[Fit | None]],
     better: Callable[[Fit], tuple[float, ...]],
     images: int,
-    enough: Callable[[], bool] = lambda: False,
 ) -> None:
     """Successive halving (Jamieson and Talwalkar, 2016, "Non-stochastic Best Arm Identification"), in place.
 
     The half with the better bound is drafted with a part of the trees, and the better half of these is fitted in full.
     Groups whose bound is as good as that of the last one in the better half, as far as the images can tell, are drafted
     as well.
+
+    Args:
+        trials: all groups.
+        fits_of: of some groups, with one in so many of their trees; ``None``: time was up.
+        better: order of fits.
+        images: on which accuracies were found.
     """
     left = sorted(trials, key=lambda trial: (-trial.bound.top1, trial.bound.distance))
     for share in DRAFTS if len(trials) > 1 else DRAFTS[-1:]:
@@ -112,12 +121,8 @@ def halved(
             last = left[half - 1].bound.top1
             half = sum(trial.bound.top1 >= last - resolution(last, images) for trial in left)
         left = left[:half]
-        fits: dict[int, Fit] = {}
-        for trial in left:
-            if fits and enough():
-                break
-            fits[id(trial)] = fit(trial, share)
-        left = left[: len(fits)]
+        fits = {id(trial): fit for trial, fit in zip(left, fits_of(left, share), strict=True) if fit is not None}
+        left = [trial for trial in left if id(trial) in fits]
         left.sort(key=lambda trial: better(fits[id(trial)]), reverse=True)
         if share == 1:
             for trial in left:
@@ -197,6 +202,97 @@ _ROWS, _LEAST_EXAMPLES = 1 << 16, 64  # each tree's tests are chosen on 8,192 of
 _RATE = 0.15  # of a vector tree's leaves: smaller rates need more trees, and the joint refit replaces the leaves
 
 
+@dataclass(frozen=True)
+class Ground:
+    """What all tasks of a step share: the network, and the examples.
+
+    Attributes:
+        settings: of the campaign.
+        hybrid: the network with the trees that it has.
+        examples: trees are fitted on these.
+        inputs: more of these, augmented.
+        held: accuracies are found on these.
+        teacher: the original's classes of the latter, as logits or probabilities.
+    """
+
+    settings: TreeifySettings
+    hybrid: HybridModel
+    examples: Examples
+    inputs: Array
+    held: Examples
+    teacher: Array
+
+    def bound(self, span: Span) -> Bound:
+        """Accuracy with the group's own output quantised as by trees, and the later layers fitted to that."""
+        made, seen = (self.hybrid.pair(span, part.inputs())[1] for part in (self.examples, self.held))
+        if self.settings.scope != "input":
+            levels: Literal[2, 3] = 3 if self.settings.quantise == "ternary" else 2
+            exact = fit_level_map(columns(made, span.patch), levels, self.settings.threshold)
+            made, seen = exact(made), exact(seen)
+        return self._judged(refitted(self.hybrid, span, Examples(made, self.examples.labels), seen))
+
+    def draft(self, span: Span, method: Method, share: int) -> Draft:
+        """Fit one in ``share`` of a group's trees."""
+        settings = self.settings
+        depth = depth_of(span.layers, settings.depth)
+        boosting = Boosting(
+            method=method,
+            trees=math.ceil((settings.trees or _TREES[method]) / share),
+            depth=depth,
+            rate=_RATE,
+            loss=settings.loss or ("squared" if method == "gradient" else "exponential"),
+        )
+        place = Place(f"layers_{span.first}_{span.last}", span.start.tensor, span.end.tensor, span.patch)
+        levels = 3 if settings.quantise == "ternary" else 2
+        x, y = self.hybrid.pair(span, self._fitted_on(span))
+        started = time.process_time()
+        ensemble = fit_ensemble(
+            *(x, y, place, boosting),
+            seed=settings.seed,
+            output_levels=0 if settings.scope == "input" else levels,
+            input_levels=levels,
+            threshold=settings.threshold,
+        ).ensemble
+        seconds = time.process_time() - started
+        judged = self._judged(self.hybrid.predict_with(span, lambda read: run(ensemble, read), self.held))
+        return Draft(place.name, ensemble, depth, seconds, judged)
+
+    def _judged(self, logits: Array) -> Bound:
+        top1 = float(right_classes(logits, self.held.labels).mean())
+        return Bound(top1=top1, distance=distance(self.teacher, logits))
+
+    def _fitted_on(self, span: Span) -> Array:
+        """Inputs of the network for fitting trees: each gives a row for each position of the group's output."""
+        positions = math.prod(span.end.shape[1:]) if span.patch else 1
+        count = max(_ROWS // positions, _LEAST_EXAMPLES)
+        if self.settings.examples is not None or len(self.inputs) <= count:
+            return self.inputs
+        drawn = np.random.default_rng(self.settings.seed).permutation(len(self.inputs))[:count]
+        return self.inputs[np.sort(drawn)]
+
+
+class Draft(NamedTuple):
+    """Trees without their costs."""
+
+    name: str
+    ensemble: Ensemble
+    depth: int
+    seconds: float
+    judged: Bound
+
+
+def bound_of(ground: Ground, span: Span) -> Bound:
+    """A task of an executor; see :meth:`Ground.bound`."""
+    with one_thread():
+        return ground.bound(span)
+
+
+def draft_of(ground: Ground, task: tuple[Span, Method, int]) -> Draft:
+    """A task of an executor; see :meth:`Ground.draft`."""
+    with one_thread():
+        return ground.draft(*task)
+
+
 class Search:
     """The search for candidates in one campaign.
 
@@ -207,6 +303,7 @@ class Search:
         teacher: the original's classes of the latter, as logits or probabilities.
         kept: what was found before.
         latencies: of models.
+        executor: does what is independent.
         notify: receives messages on the progress.
     """
 
@@ -218,6 +315,7 @@ class Search:
         teacher: Array,
         kept: KeptRecords,
         latencies: Latencies,
+        executor: Executor,
         notify: Notify,
     ) -> None:
         self.settings, self.held, self.notify = settings, held, notify
@@ -225,7 +323,7 @@ class Search:
         self.notes: list[str] = []
         """Remarks for the reader of the result."""
         self._ledger = Ledger()
-        self._latencies = latencies
+        self._latencies, self._executor = latencies, executor
         self._kept = kept
         most = settings.examples or _EXAMPLES
         self._examples = examples.sample(most, settings.seed)
@@ -247,21 +345,9 @@ class Search:
             free=hybrid.free,
             drawn=drawn,
         )
-        trials: list[Trial] = []
-        for span in groups:
-            if trials and self._late():
-                break
-            self.notify(f"bound of {span}")
-            key = f"{number}-{span.first}-{span.last}"
-            bound = self._kept.get(f"{key}-bound", Bound, lambda span=span: self._bound(hybrid, span))  # type: ignore[misc]
-            trials.append(Trial(span, bound))
-        halved(
-            trials,
-            lambda trial, share: self._fit(hybrid, trial.span, number, share),
-            self._better(least),
-            len(self.held),
-            self._late,
-        )
+        ground = Ground(settings, hybrid, self._examples, self._inputs, self.held, self._teacher)
+        trials = self._bounds(ground, groups, number)
+        halved(trials, lambda left, share: self._fits(ground, left, number, share), self._better(least), len(self.held))
         if self._late():
             tried = sum(trial.fit is not None for trial in trials)
             self.notes.append(
@@ -282,74 +368,81 @@ class Search:
             return lambda fit: (min(fit.top1, least), -fit.lut6)
         return lambda fit: (-fit.distance,)
 
-    def _judged(self, logits: Array) -> Bound:
-        top1 = float(right_classes(logits, self.held.labels).mean())
-        return Bound(top1=top1, distance=distance(self._teacher, logits))
+    def _bounds(self, ground: Ground, groups: Sequence[Span], number: int) -> list[Trial]:
+        """Groups with their bounds; at least one of them, whatever the time."""
+        keys = [f"{number}-{span.first}-{span.last}-bound" for span in groups]
+        bounds = [self._kept.stored(key, Bound) for key in keys]
+        missing = [at for at, bound in enumerate(bounds) if bound is None]
+        self.notify(f"bounds of {len(groups)} groups")
+        with contextlib.closing(self._executor.each(bound_of, ground, [groups[at] for at in missing])) as results:
+            while any(bound is None for bound in bounds) and not (any(bounds) and self._late()):
+                place, bound = next(results)
+                self._kept.store(keys[missing[place]], bound)
+                bounds[missing[place]] = bound
+                self.notify(f"bound of {groups[missing[place]]}, {sum(map(bool, bounds))} of {len(groups)}")
+        return [Trial(span, bound) for span, bound in zip(groups, bounds, strict=True) if bound is not None]
 
-    def _bound(self, hybrid: HybridModel, span: Span) -> Bound:
-        """Accuracy with the group's own output quantised as by trees, and the later layers fitted to that."""
-        made, seen = (hybrid.pair(span, part.inputs())[1] for part in (self._examples, self.held))
-        if self.settings.scope != "input":
-            levels: Literal[2, 3] = 3 if self.settings.quantise == "ternary" else 2
-            exact = fit_level_map(columns(made, span.patch), levels, self.settings.threshold)
-            made, seen = exact(made), exact(seen)
-        return self._judged(refitted(hybrid, span, Examples(made, self._examples.labels), seen))
+    def _fits(self, ground: Ground, trials: Sequence[Trial], number: int, share: int) -> list[Fit | None]:
+        """Fit one in ``share`` of the trees of some groups, each with the method that is right more often.
 
-    def _fit(self, hybrid: HybridModel, span: Span, number: int, share: int) -> Fit:
-        """Fit one in ``share`` of a group's trees; of two methods return the more accurate one."""
-        methods = ("gradient", "ada") if self.settings.method == "auto" else (self.settings.method,)
-        fits = []
-        for method in methods:
-            self.notify(f"{'drafting' if share > 1 else 'fitting'} {span}")
-            key = f"{number}-{span.first}-{span.last}-{method}-{share}"
-            fits.append(self._kept.get(key, Fit, lambda method=method: self._fitted(hybrid, span, method, share)))  # type: ignore[misc]
-        return max(fits, key=lambda fit: (fit.top1, -fit.distance))
+        Of at least one group, whatever the time; of those for which it does not suffice: ``None``.
+        """
+        methods: tuple[Method, ...] = ("gradient", "ada") if self.settings.method == "auto" else (self.settings.method,)
+        tasks = [(trial.span, method, share) for trial in trials for method in methods]
+        keys = [f"{number}-{span.first}-{span.last}-{method}-{share}" for span, method, _ in tasks]
+        fits = [self._kept.stored(key, Fit) for key in keys]
+        drafts: dict[int, Draft] = {}
 
-    def _fitted(self, hybrid: HybridModel, span: Span, method: Literal["gradient", "ada"], share: int) -> Fit:
-        settings = self.settings
-        depth = depth_of(span.layers, settings.depth)
-        boosting = Boosting(
-            method=method,
-            trees=math.ceil((settings.trees or _TREES[method]) / share),
-            depth=depth,
-            rate=_RATE,
-            loss=settings.loss or ("squared" if method == "gradient" else "exponential"),
-        )
-        place = Place(f"layers_{span.first}_{span.last}", span.start.tensor, span.end.tensor, span.patch)
-        levels = 3 if settings.quantise == "ternary" else 2
-        x, y = hybrid.pair(span, self._fitted_on(span))
-        started = time.process_time()
-        ensemble = fit_ensemble(
-            *(x, y, place, boosting),
-            seed=settings.seed,
-            output_levels=0 if settings.scope == "input" else levels,
-            input_levels=levels,
-            threshold=settings.threshold,
-        ).ensemble
-        seconds = time.process_time() - started
-        judged = self._judged(hybrid.predict_with(span, lambda read: run(ensemble, read), self.held))
-        layers = hybrid.part(span.start.position, span.end.position)
+        def of(trial: int) -> list[Fit | None]:
+            return fits[trial * len(methods) : (trial + 1) * len(methods)]
+
+        def enough() -> bool:
+            return self._late() and any(None not in of(trial) for trial in range(len(trials)))
+
+        def price() -> None:
+            for at in sorted(drafts):
+                fits[at] = fit = self._priced(ground, tasks[at][0], drafts.pop(at))
+                self._kept.store(keys[at], fit)
+
+        missing = [at for at, fit in enumerate(fits) if fit is None]
+        doing = "drafting" if share > 1 else "fitting"
+        try:
+            with contextlib.closing(self._executor.each(draft_of, ground, [tasks[at] for at in missing])) as results:
+                for left in range(len(missing), 0, -1):
+                    if enough():
+                        break
+                    self.notify(f"{doing} {tasks[missing[-left]][0]}, {len(missing) - left + 1} of {len(missing)}")
+                    place, draft = next(results)
+                    drafts[missing[place]] = draft
+                    if self._executor.workers == 1 or self._stated:
+                        price()
+        finally:
+            price()  # what is measured here is measured when nothing else is done here
+        return [
+            None if None in of(trial) else max(filter(None, of(trial)), key=lambda fit: (fit.top1, -fit.distance))
+            for trial in range(len(trials))
+        ]
+
+    @property
+    def _stated(self) -> bool:
+        """Whether latencies are known from a description."""
+        return capabilities_of(resolve_target(self.settings.target)).modelled
+
+    def _priced(self, ground: Ground, span: Span, draft: Draft) -> Fit:
+        """Trees with their costs, beside those of their layers."""
+        layers = ground.hybrid.part(span.start.position, span.end.position)
         layers_ns, trees_ns = self._latencies(
-            [layers, with_trees(layers, Forest(model=place.name, ensembles=(ensemble,)))]
+            [layers, with_trees(layers, Forest(model=draft.name, ensembles=(draft.ensemble,)))]
         )
         return Fit(
-            ensemble=ensemble,
-            depth=depth,
-            seconds=seconds,
-            top1=judged.top1,
-            distance=judged.distance,
+            ensemble=draft.ensemble,
+            depth=draft.depth,
+            seconds=draft.seconds,
+            top1=draft.judged.top1,
+            distance=draft.judged.distance,
             latency_ns=trees_ns,
             layers_ns=layers_ns,
-            bytes=ensemble.bytes,
+            bytes=draft.ensemble.bytes,
             layers_bytes=FLOAT_BYTES * layers.parameters,
-            lut6=lut6_of(ensemble),
+            lut6=lut6_of(draft.ensemble),
         )
-
-    def _fitted_on(self, span: Span) -> Array:
-        """Inputs of the network for fitting trees: each gives a row for each position of the group's output."""
-        positions = math.prod(span.end.shape[1:]) if span.patch else 1
-        count = max(_ROWS // positions, _LEAST_EXAMPLES)
-        if self.settings.examples is not None or len(self._inputs) <= count:
-            return self._inputs
-        drawn = np.random.default_rng(self.settings.seed).permutation(len(self._inputs))[:count]
-        return self._inputs[np.sort(drawn)]

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from framefit.core.executor import executor_of
 from framefit.core.files import read_record, write_record, write_whole
 from framefit.core.model import Model
 from framefit.core.settings import Notify, part_of, silent, verb
@@ -41,7 +42,7 @@ def treeify(settings: TreeifyOptions, *, notify: Notify = silent) -> Treeified:
     """Find groups of layers that trees can replace, fit trees for these, fine-tune, and write the hybrid.
 
     With ``resume``, options that are not given are those of the earlier search; a finished result is read again. The
-    same seed gives the same files on any number of cores: it computes on one thread.
+    same seed gives the same files on any number of cores and workers: each computes on one thread.
 
     Args:
         settings: options of the search.
@@ -69,8 +70,8 @@ def treeify(settings: TreeifyOptions, *, notify: Notify = silent) -> Treeified:
     from framefit.training.extra import one_thread  # loads torch
     from framefit.trees.campaign import TreeifyCampaign
 
-    with one_thread():
-        campaign = TreeifyCampaign(place, requested, notify, *objects)
+    with one_thread(), executor_of(settings.workers) as executor:
+        campaign = TreeifyCampaign(place, requested, notify, *objects, executor)
         alike = stored is not None and msgspec.structs.replace(requested, max_seconds=stored.max_seconds) == stored
         campaign.begin(keep=alike)  # results with other settings are of no use
         return _exported(Treeified(*campaign.finish(), place.path), settings.export)
