@@ -11,6 +11,7 @@ import pytest
 
 from fit_workloads import write_network, write_pictures
 from framefit.core.model import Model, listing, with_weights
+from framefit.planning.placing import Placing
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +29,12 @@ def place(trained: Path, tmp_path: Path) -> Path:
     for name in ("net.onnx", "data.npz"):
         shutil.copyfile(trained / name, tmp_path / name)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _no_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans on one unit without a search for replicas, which takes most of their time; tests of planning have it."""
+    monkeypatch.setattr(Placing, "_copied", lambda *_: None)
 
 
 @pytest.fixture

@@ -97,11 +97,12 @@ class _Spread(ABC):
     """Tasks on several workers; one that dies or is slow costs time only.
 
     Args:
-        workers: how many tasks are given out at a time.
+        workers: how many tasks are done at a time.
+        ahead: how many more are given out, so that no worker waits for one to reach it.
     """
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
+    def __init__(self, workers: int, ahead: int = 0) -> None:
+        self.workers, self._given_out = workers, workers + ahead
 
     @abstractmethod
     def close(self) -> None:
@@ -145,7 +146,7 @@ class _Spread(ABC):
         took: list[float] = []
         try:
             while len(done) < len(tasks):
-                while len(running) < self.workers and (number := self._next(waiting, running, took)) is not None:
+                while len(running) < self._given_out and (number := self._next(waiting, running, took)) is not None:
                     if lost[number] >= _ATTEMPTS:  # what kills other processes may not kill this one, or it says why
                         done.add(number)
                         yield number, work(shared, tasks[number])
@@ -284,7 +285,8 @@ class _OnRay(_Spread):
                     where=address,
                     remedy="start it (ray start --head), or name another",
                 ) from error
-        super().__init__(max(int(ray.cluster_resources().get("CPU", 1)), 1))
+        workers = max(int(ray.cluster_resources().get("CPU", 1)), 1)
+        super().__init__(workers, ahead=workers)
         self._remote = ray.remote(num_cpus=1, max_retries=_ATTEMPTS)(_on_node)
         try:
             self._check_nodes()
