@@ -99,7 +99,7 @@ def test_a_job_goes_on_without_its_client_and_another_waits(place: Place, models
     first.wait()
     second, waiting = measuring(place, models, "second.table.json")
     until(lambda: Store(place.board).state(waiting).state == "waiting", "it does not wait")
-    assert job in Store(place.board).state(waiting).waits_for
+    until(lambda: job in Store(place.board).state(waiting).waits_for, "it does not say for whom")
     listed = json.loads(place("board", "jobs", "lab", "--json").stdout)["jobs"]
     assert {(each["job"], each["state"]) for each in listed} == {(job, "running"), (waiting, "waiting")}
     second.send_signal(signal.SIGINT)

@@ -141,5 +141,6 @@ def test_the_last_positional_may_take_all_that_follow(tmp_path: Path) -> None:
         return settings
 
     assert walk("a", tmp_path, depth=2) == AllSettings(inputs=("a", str(tmp_path)), depth=2)
+    assert walk(["a", tmp_path], depth=2) == AllSettings(inputs=("a", str(tmp_path)), depth=2)
     with pytest.raises(InputError, match="INPUTS missing"):
         walk()

@@ -290,6 +290,8 @@ def _converted(kind: type[Settings], given: Mapping[str, Any]) -> dict[str, Any]
 def _value(known: Option, value: Any) -> Any:
     if known.none is not None and isinstance(value, str) and value == known.none:
         return None
+    if known.kind is Any and isinstance(value, list | tuple):
+        return [os.fspath(one) if isinstance(one, os.PathLike) else one for one in value]
     if known.kind is Any:
         return os.fspath(value) if isinstance(value, os.PathLike) else value
     if get_origin(known.kind) is dict and isinstance(value, str | os.PathLike):

@@ -628,14 +628,11 @@ def _networks(audit: Network | Sequence[Network], seed: int) -> list[Model]:
 
 
 def _models(
-    model: str | Path | Model | Sequence[Model] | None,
+    model: str | Path | Model | Sequence[str | Path | Model] | None,
     shapes: Mapping[str, tuple[int, ...]] | None,
     constants: Mapping[str, Any] | None,
 ) -> list[Model]:
     if model is None:
         return []
-    if isinstance(model, Model):
-        return [model]
-    if not isinstance(model, str | Path):
-        return list(model)
-    return [load_model(model, shapes, constants)]
+    several = [model] if isinstance(model, str | Path | Model) else model
+    return [one if isinstance(one, Model) else load_model(one, shapes, constants) for one in several]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from framefit.core.latency_table import LatencyTable, check_fingerprint, read_table
 from framefit.core.settings import Notify
@@ -63,7 +64,11 @@ def in_table(
             return device.quantile_ratio(quantile)
         return launch_excess(table, unit, quantile, duration_ns)
 
-    return TableDurations(estimator, device, durations, spread, quantile, notify, path)
+    correction = table.correction
+    scatter = 0.0 if is_modelled(device) or correction is None else correction.error_ratio
+    return TableDurations(
+        estimator, device, durations, spread, quantile, notify, path, scatter=scatter, usual_ns=workload.window_ns // 2
+    )
 
 
 def _unfit(table: LatencyTable, device: Device, unit: str, where: str) -> str | None:
@@ -85,13 +90,20 @@ class _LookedUp:
         prices: of its runs of layers.
         whole_ns: of the model.
         scale: that over the price of all its layers.
-        excess: quantile over median.
+        layers_ns: of its layers, float64.
+        error_ratio: how wrong all of it may be, at the quantile.
     """
 
     prices: SegmentPrices
     whole_ns: int
     scale: float
-    excess: float
+    layers_ns: npt.NDArray[np.float64]
+    error_ratio: float
+
+    def parts(self, first: int, last: int) -> float:
+        """How many equal layers would vary together as little as these do."""
+        layers_ns = self.layers_ns[first : last + 1]
+        return float(layers_ns.sum() ** 2 / max((layers_ns**2).sum(), 1.0)) if layers_ns.any() else 1.0
 
 
 class TableDurations:
@@ -99,13 +111,16 @@ class TableDurations:
 
     A launch's duration is what :mod:`framefit.latency.segments` says: its layers' entries, the
     table's correction, and the overhead of a launch with the bytes that cross to the host. Its
-    quantile has two margins above that, which are independent, so that their squares add up:
+    quantile has three margins above that, which are independent, so that their squares add up:
 
     - how launches vary: of a described device its variation, else the quantile over the median
       of the table's own launches that take about as long (:func:`framefit.latency.segments.launch_excess`);
-    - how wrong the table may be: the model's interval (see :mod:`framefit.latency.estimate`),
-      widened from its 90 % to the quantile as a normal distribution's. A segment is taken to be
-      wrong by its model's ratio.
+    - how wrong the table may be about the model: its interval (see :mod:`framefit.latency.estimate`),
+      widened from its 90 % to the quantile as a normal distribution's;
+    - how wrong it may be about these layers beyond that. Errors of single layers cancel in a network and less so
+      in a segment: what networks differ from their layers by (the correction's error) comes from as many layers as
+      they have, and a segment's error is larger by the root of how many fewer it has. A model's own time is known,
+      so a segment that is all of it has none.
 
     A model that was measured whole takes what it took in turn with others, and its layers share that.
 
@@ -121,6 +136,8 @@ class TableDurations:
         quantile: that is planned with, 0.5 to 1.
         notify: receives what is being done.
         where: the table's file, for messages.
+        scatter: standard deviation of networks from their corrected layers, relative.
+        usual_ns: length of a segment, as far as that is not known.
     """
 
     exact, compiles = True, False
@@ -134,12 +151,16 @@ class TableDurations:
         quantile: float,
         notify: Notify,
         where: str,
+        *,
+        scatter: float = 0.0,
+        usual_ns: int,
     ) -> None:
+        self._scatter, self._usual_ns = scatter, usual_ns
         self.warnings = durations.warnings
         self.warnings.append(f"planned from {where}: nothing was measured, and outputs of segments were not compared")
         self._estimator, self._device, self._durations, self._notify = estimator, device, durations, notify
         self._known: dict[str, _LookedUp] = {}
-        self._widened = normal_quantile(quantile) / Z90
+        self._deviations = normal_quantile(quantile)
         self._spread = spread
         self._few_samples = (
             f"{where}: the table holds too few samples to say how launches vary: durations are planned as its "
@@ -164,8 +185,12 @@ class TableDurations:
         return samples
 
     def excesses(self, tasks: Sequence[SegmentedModel], samples: Sequence[Samples]) -> list[float]:  # noqa: ARG002
-        """How launches vary, and how wrong each model's figures may be."""
-        return [self._known[task.name].excess for task in tasks]
+        """How launches vary, and how wrong figures may be: of each model's segments that for which it is most."""
+        excesses = []
+        for task in tasks:
+            known, last = self._known[task.name], len(self._known[task.name].layers_ns) - 1
+            excesses.append(max(self._excess(known, *bounds) for bounds in task.bounds or ((0, last),)))
+        return excesses
 
     def pieces(self, task: SegmentedModel, duration_ns: int = 0, excess: float | None = None) -> Pieces:  # noqa: ARG002
         """Runs of layers apart and together; looked up, as much of the model as there is, where ``excess`` is open."""
@@ -174,7 +199,9 @@ class TableDurations:
         known = self._known[task.name]
         times = known.prices.times(task.runs)
         median = np.round(times.duration_ns * known.scale).astype(np.int64)
-        quantile = np.ceil(median * (known.excess if excess is None else excess)).astype(np.int64)
+        part = min(self._usual_ns / max(known.whole_ns, 1), 1.0)
+        alike = known.parts(0, len(known.layers_ns) - 1)
+        quantile = np.ceil(median * self._beyond(known, part * known.whole_ns, max(part * alike, 1.0))).astype(np.int64)
         return Pieces(median, quantile, (times.boundary_ns * known.scale).astype(np.int64))
 
     def around(self, launches: Sequence[Launch]) -> list[Measurement]:
@@ -204,11 +231,20 @@ class TableDurations:
                 text = note if note.startswith("the table") else f"{task.name}: {note}"
                 self.warnings += [text] if text not in self.warnings else []
         whole_ns = estimate.measured_in_turn_ns or estimate.total_ns  # models of a workload run in turn
-        error_ns = (estimate.interval_ns[1] - estimate.total_ns) * self._widened
-        spread = self._spread(whole_ns)
-        if spread is None and self._few_samples not in self.warnings:
+        error_ns = (estimate.interval_ns[1] - estimate.total_ns) * self._deviations / Z90
+        if self._spread(whole_ns) is None and self._few_samples not in self.warnings:
             self.warnings.append(self._few_samples)
-        excess = 1 + math.hypot((spread or 1.0) - 1, error_ns / max(estimate.total_ns, 1))
         prices = SegmentPrices(task.model, self._estimator, estimate.layers)
         scale = whole_ns / max(prices.duration_ns(0, len(estimate.layers) - 1), 1.0)
-        return _LookedUp(prices, whole_ns, scale, excess)
+        layers_ns = np.asarray([layer.latency_ns for layer in estimate.layers], np.float64)
+        return _LookedUp(prices, whole_ns, scale, layers_ns, error_ns / max(estimate.total_ns, 1))
+
+    def _excess(self, known: _LookedUp, first: int, last: int) -> float:
+        """Quantile over median of a launch of these layers."""
+        return self._beyond(known, known.scale * known.prices.duration_ns(first, last), known.parts(first, last))
+
+    def _beyond(self, known: _LookedUp, duration_ns: float, parts: float) -> float:
+        """The same, of a launch that takes so long, and varies as so many equal layers."""
+        whole = known.parts(0, len(known.layers_ns) - 1)
+        own = self._scatter * math.sqrt(max(whole / parts - 1, 0.0)) * self._deviations
+        return 1 + math.hypot((self._spread(round(duration_ns)) or 1.0) - 1, known.error_ratio, own)
