@@ -155,6 +155,7 @@ class _Spread(ABC):
                 for one in self._ended(list(running)):
                     number, since = running.pop(one)
                     if number in done:
+                        self._cancel(one)
                         continue
                     try:
                         result = self._result(one)
@@ -191,6 +192,7 @@ class _Processes(_Spread):
         super().__init__(workers)
         self._folder = tempfile.TemporaryDirectory(prefix="framefit-")
         self._pool: ProcessPoolExecutor | None = None
+        self._given_to: dict[Future[Any], ProcessPoolExecutor] = {}
         self._numbers = itertools.count()
 
     def close(self) -> None:
@@ -214,24 +216,27 @@ class _Processes(_Spread):
             spawn = get_context("spawn")
             self._pool = ProcessPoolExecutor(self.workers, spawn, initializer=_begin, initargs=(os.getpid(),))
         try:
-            return self._pool.submit(_done, work, shared, task)
+            given = self._pool.submit(_done, work, shared, task)
         except BrokenProcessPool as error:
-            self._pool = None
-            failed: Future[Any] = Future()
-            failed.set_exception(error)
-            return failed
+            given = Future()
+            given.set_exception(error)
+        self._given_to[given] = self._pool
+        return given
 
     def _ended(self, running: Sequence[Future[Any]]) -> Sequence[Future[Any]]:
         return list(wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED).done)
 
     def _result(self, one: Future[Any]) -> Any:
+        pool = self._given_to.pop(one)
         try:
             return one.result()
         except BrokenProcessPool as error:
-            self._pool = None
+            if self._pool is pool:  # else there is a new one already
+                self._pool = None
             raise _LostError from error
 
     def _cancel(self, one: Future[Any]) -> None:
+        self._given_to.pop(one, None)
         one.cancel()
 
 
