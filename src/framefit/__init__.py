@@ -44,10 +44,9 @@ if TYPE_CHECKING:
     from framefit.workflows.profile import profile
     from framefit.workflows.record import RunResult
     from framefit.workflows.report import write_report
-    from framefit.workflows.run import run, simulate
+    from framefit.workflows.run import run, simulate, soak
     from framefit.workflows.runner import Runner
     from framefit.workflows.search import sparsify, treeify
-    from framefit.workflows.soak import soak
     from framefit.workflows.store import log, pull, push
 
 _HOME = {
@@ -90,7 +89,7 @@ _HOME = {
     "run": "framefit.workflows.run",
     "schema": "framefit.workflows.init",
     "simulate": "framefit.workflows.run",
-    "soak": "framefit.workflows.soak",
+    "soak": "framefit.workflows.run",
     "sparsify": "framefit.workflows.search",
     "measure": "framefit.latency.measure",
     "merge_tables": "framefit.core.latency_table",

@@ -416,7 +416,7 @@ def soak(given: dict[str, Any], screen: BoardScreen) -> int:
     """
     from framefit.report.terminal import view
     from framefit.workflows.report import write_report
-    from framefit.workflows.soak import soak
+    from framefit.workflows.run import soak
 
     with Interrupt() as interrupt, Progress(screen) as progress:
         result = soak(**given, notify=progress, stop=interrupt, on_idle=progress.windows)

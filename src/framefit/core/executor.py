@@ -147,6 +147,8 @@ class _Spread(ABC):
         try:
             while len(done) < len(tasks):
                 while len(running) < self._given_out and (number := self._next(waiting, running, took)) is not None:
+                    if number in done:  # its copy has ended meanwhile
+                        continue
                     if lost[number] >= _ATTEMPTS:  # what kills other processes may not kill this one, or it says why
                         done.add(number)
                         yield number, work(shared, tasks[number])

@@ -1,6 +1,8 @@
 """``framefit run``: the planned models, for real, on the beat.
 
 ``framefit simulate``: the same dispatcher on a described device, in virtual time.
+
+``framefit soak``: a run until the device is warm: whether launches get slower, and by how much.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import msgspec
 from framefit.core.faults import read_fault
 from framefit.core.journal import Claim, released
 from framefit.core.settings import Notify, silent, verb
-from framefit.core.soak import CONDITIONS
+from framefit.core.soak import CONDITIONS, SoakResult, read_soak
 from framefit.core.target import Target, resolve_target
 from framefit.core.workload import Workload
 from framefit.devices.clock import RealClock, VirtualClock
@@ -38,9 +40,9 @@ from framefit.workflows.record import (
     result_of,
     saved,
 )
-from framefit.workflows.settings import RunSettings, SimulateSettings
+from framefit.workflows.settings import RunSettings, SimulateSettings, SoakSettings
 
-__all__ = ["run", "simulate"]
+__all__ = ["run", "simulate", "soak"]
 
 
 @verb(RunSettings, "app")
@@ -105,14 +107,40 @@ def simulate(
     return _play(settings, notify, stop, on_idle)
 
 
-def sampled(
-    settings: RunSettings,
-    notify: Notify,
-    stop: Callable[[], bool],
-    on_idle: Callable[[int, int], None] | None,
-) -> RunResult:
-    """A run that also records what this machine's sensors say; see :func:`run`."""
-    return _play(settings, notify, stop, on_idle, sensors=True)
+@verb(SoakSettings, "app")
+def soak(
+    settings: SoakSettings,
+    *,
+    notify: Notify = silent,
+    stop: Callable[[], bool] = lambda: False,
+    on_idle: Callable[[int, int], None] | None = None,
+) -> SoakResult:
+    """Run a workload for many minutes, with clocks, temperatures and power, where the machine has sensors for them.
+
+    The run folder is that of a run, with ``conditions.jsonl``. The first minute is the reference, so begin with a cool
+    device.
+
+    Args:
+        settings: what to run, and for how long.
+        notify: receives what is being done.
+        stop: asked between launches; true ends the run, and what was seen until then is the result.
+        on_idle: called with (windows begun, windows) where a window leaves time.
+
+    Raises:
+        InputError: see :func:`framefit.run`; a described device, which does not get warm.
+        InfeasibleError: the plan does not fit.
+        DeviceError: the device failed in mid-run; what happened until then is saved.
+
+    Example:
+        >>> framefit.soak("app.toml", minutes=30).sustained  # doctest: +SKIP
+        {'priority': 1.12, 'background': 1.15}
+    """
+    given: dict[str, Any] = {
+        name: getattr(settings, name) for name in ("app", "target", "cache", "output", "force", "seed")
+    }
+    run_settings = RunSettings(**given, seconds=settings.minutes * 60)
+    result = _play(run_settings, notify, stop, on_idle, sensors=True)
+    return read_soak(result.folder)
 
 
 def _play(

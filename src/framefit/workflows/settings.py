@@ -33,6 +33,11 @@ _Kernels = Annotated[
 ]
 
 
+_Cache = Annotated[
+    bool, option("Use measurements of earlier plans; otherwise everything is measured again.", "--cache/--no-cache")
+]
+
+
 class PlanSettings(Settings, kw_only=True):
     """Options of ``framefit plan``."""
 
@@ -50,9 +55,7 @@ class PlanSettings(Settings, kw_only=True):
             names="target",
         ),
     ] = None
-    cache: Annotated[
-        bool, option("Use measurements of earlier plans; otherwise everything is measured again.", "--cache/--no-cache")
-    ] = True
+    cache: _Cache = True
     kernels: _Kernels = None
     sustained: Annotated[
         str | None,
@@ -75,7 +78,17 @@ class PlanSettings(Settings, kw_only=True):
     force: Annotated[bool, option("Overwrite existing files.")] = False
 
 
-# What run and simulate share, word for word.
+# What run, simulate and soak share, word for word.
+_RunApp = Annotated[
+    Any,
+    option(
+        "Workload to run, or a stored plan (default: app.toml of this folder).",
+        argument=True,
+        metavar="APP_OR_PLAN",
+        python="a plan",
+        names="workload or plan",
+    ),
+]
 _RunFolder = Annotated[
     str | None,
     option(
@@ -141,16 +154,7 @@ class SimulateSettings(Settings, kw_only=True):
 class RunSettings(Settings, kw_only=True):
     """Options of ``framefit run``."""
 
-    app: Annotated[
-        Any,
-        option(
-            "Workload to run, or a stored plan (default: app.toml of this folder).",
-            argument=True,
-            metavar="APP_OR_PLAN",
-            python="a plan",
-            names="workload or plan",
-        ),
-    ] = "app.toml"
+    app: _RunApp = "app.toml"
     target: Annotated[
         str | None,
         option(
@@ -165,9 +169,7 @@ class RunSettings(Settings, kw_only=True):
         float | None,
         option("Length of the run in seconds (default: 10); streams that end, end the run.", metavar="SECONDS", gt=0),
     ] = None
-    cache: Annotated[
-        bool, option("Use measurements of earlier plans; otherwise everything is measured again.", "--cache/--no-cache")
-    ] = True
+    cache: _Cache = True
     kernels: _Kernels = None
     output: _RunFolder = None
     force: _ForceRun = False
@@ -180,16 +182,7 @@ class RunSettings(Settings, kw_only=True):
 class SoakSettings(Settings, kw_only=True):
     """Options of ``framefit soak``."""
 
-    app: Annotated[
-        Any,
-        option(
-            "Workload to run, or a stored plan (default: app.toml of this folder).",
-            argument=True,
-            metavar="APP_OR_PLAN",
-            python="a plan",
-            names="workload or plan",
-        ),
-    ] = "app.toml"
+    app: _RunApp = "app.toml"
     minutes: Annotated[
         float, option("Length of the run; small devices need 10 to 30 minutes to get warm.", metavar="MINUTES", gt=0)
     ] = 30.0
@@ -197,9 +190,7 @@ class SoakSettings(Settings, kw_only=True):
         str | None,
         option("Target instead of the workload's: cpu, or path of a target.toml.", metavar="TARGET", names="target"),
     ] = None
-    cache: Annotated[
-        bool, option("Use measurements of earlier plans; otherwise everything is measured again.", "--cache/--no-cache")
-    ] = True
+    cache: _Cache = True
     output: _RunFolder = None
     force: _ForceRun = False
     seed: Annotated[int, option("Random seed for synthetic frames.", ge=0)] = 0
