@@ -13,6 +13,7 @@ import pytest
 from loopback import SOURCE, Place
 
 from framefit.boards.client import explained
+from framefit.boards.frames import MEASURING, VERBS
 from framefit.boards.registry import Board, destination
 from framefit.core.bundle import read_bundle
 from workloads import write_app, write_models, write_target
@@ -133,6 +134,11 @@ def test_a_plan_is_made_there_and_comes_here(place: Place, tmp_path: Path) -> No
     assert "small" in new[0].read_text()
     assert (place.here / "runs" / "models-2" / "run.json").exists()
     assert (tmp_path / "small.jsonl").read_text().count("\n") > 3
+
+
+def test_what_plans_or_runs_measures_alone() -> None:
+    """All verbs of a board hold its lock but those that launch nothing on the beat."""
+    assert set(VERBS) - MEASURING == {"doctor", "estimate", "profile", "report"}
 
 
 @pytest.mark.timed

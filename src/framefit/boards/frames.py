@@ -41,7 +41,7 @@ ANSWER_S = 30.0
 
 VERBS = ("doctor", "measure", "calibrate", "estimate", "plan", "run", "soak", "profile", "report", "fit", "bundle")
 """All that a board does for a host."""
-MEASURING = frozenset({"measure", "calibrate", "plan", "run", "fit"})
+MEASURING = frozenset({"measure", "calibrate", "plan", "run", "soak", "fit", "bundle"})
 """Verbs that hold the board's lock: one measures at a time."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _JOB = re.compile(r"[a-z]{1,12}-[0-9a-f]{12}")
