@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # No deadlines: machines stall. The same examples every time, so that a change is judged by what it
 # changes; other ones: pytest --hypothesis-profile explore.
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("same", settings.get_profile("explore"), derandomize=True, max_examples=50)
+settings.register_profile("same", settings.get_profile("explore"), derandomize=True, max_examples=30)
 settings.load_profile("same")
 
 
@@ -43,17 +43,17 @@ def shared_models(shared: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def _trials(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trials(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Which backends were tried in processes of their own: once for all tests."""
     return tmp_path_factory.mktemp("trials")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, _trials: Path) -> Iterator[None]:
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, trials: Path) -> Iterator[None]:
     """Compiled segments, measurements and images of the tests stay out of the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         cache = tmp_path_factory.mktemp("cache")
-        (cache / "trials").symlink_to(_trials)
+        (cache / "trials").symlink_to(trials)
         patch.setenv("FRAMEFIT_CACHE", str(cache))
         yield
 

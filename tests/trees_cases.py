@@ -20,6 +20,7 @@ from framefit.core.trees import (
     Scaled,
     TreeKind,
     TreeNode,
+    as_image,
 )
 from framefit.trees.exporting import Flavour, with_trees
 
@@ -75,7 +76,7 @@ def random_ensemble(
         input="x",
         output="y",
         input_shape=input_shape,
-        output_shape=(outputs, *patch.positions(*input_shape[1:])) if patch else (outputs,),
+        output_shape=(outputs, *positions_of(patch, input_shape)) if patch else (outputs,),
         kind=kind,
         encoder=Encoder(low=tuple(low.tolist()), high=tuple(high.tolist())),
         patch=patch,
@@ -84,6 +85,11 @@ def random_ensemble(
         levels=levels if levelled else None,
         scaled=None if levelled else scaled,
     )
+
+
+def positions_of(patch: Patch, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Output positions in as many dimensions as the input's."""
+    return patch.positions(*as_image(input_shape)[1:])[-len(input_shape) + 1 :]
 
 
 def simulate_encoder(encoder: Encoder, x: np.ndarray) -> list[int]:
@@ -101,7 +107,8 @@ def random_inputs(random: np.random.Generator, ensemble: Ensemble, count: int) -
     x = random.normal(size=(count, *ensemble.input_shape)).astype(np.float32)
     on = random.random(x.shape) < 0.1
     side = np.asarray(ensemble.encoder.low, np.float32)
-    side = side[:, None, None] if ensemble.patch else side.reshape(ensemble.input_shape)
+    shape = (-1, *(1,) * (len(ensemble.input_shape) - 1)) if ensemble.patch else ensemble.input_shape
+    side = side.reshape(shape)
     return np.where(on, np.broadcast_to(side, x.shape), x)
 
 

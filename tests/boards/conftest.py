@@ -12,12 +12,14 @@ from loopback import SOURCE, Place, write_program
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path, trials: Path) -> Iterator[Place]:
     """A host whose ssh executes commands here, with another home folder and cache; the board ``lab`` is added."""
     home = tmp_path / "board"
     here = tmp_path / "here"
     here.mkdir()
-    home.mkdir()
+    for cache in (home / "cache", tmp_path / "cache"):
+        cache.mkdir(parents=True)
+        (cache / "trials").symlink_to(trials)
     (home / "environment").write_text("")
     write_program(
         tmp_path / "bin" / "ssh",

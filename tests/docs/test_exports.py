@@ -6,6 +6,8 @@ import ast
 import functools
 from pathlib import Path
 
+from syntax import parsed
+
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
@@ -13,7 +15,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 def modules() -> dict[str, ast.Module]:
     """The syntax tree of each module."""
     return {
-        ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): ast.parse(path.read_text())
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): parsed(path)
         for path in sorted(SOURCE.rglob("*.py"))
     }
 

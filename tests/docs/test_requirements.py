@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from syntax import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = re.findall(r"^\| ([A-Z]\d+) \|(.*)\|$", (ROOT / "docs" / "requirements.md").read_text(), re.MULTILINE)
@@ -104,5 +105,5 @@ def test_what_a_row_names_exists(number: str, row: str) -> None:
 
 
 def _functions(path: Path) -> set[str]:
-    tree = ast.parse(path.read_text()) if path.is_file() else ast.Module([], [])
+    tree = parsed(path) if path.is_file() else ast.Module([], [])
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}

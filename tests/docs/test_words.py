@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+from syntax import parsed
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "framefit"
 REPLACED = {
@@ -55,7 +57,7 @@ def words_of(name: str) -> list[str]:
 
 def names_in(path: Path) -> set[str]:
     """Names of a module, its classes, functions and constants."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     assigned = {
         target.id
@@ -87,7 +89,7 @@ def test_no_metaphors() -> None:
 
 def variables_in(path: Path) -> set[str]:
     """Names of a module's variables and parameters."""
-    nodes = list(ast.walk(ast.parse(path.read_text())))
+    nodes = list(ast.walk(parsed(path)))
     stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     return stored | {node.arg for node in nodes if isinstance(node, ast.arg)}
 

@@ -152,7 +152,7 @@ def test_the_host_wakes_up_at_once_by_default() -> None:
     assert modelled(board(), host_wakes=(70_000, 90_000)).wake_ups() == (70_000, 90_000)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     sigma=st.floats(0, 0.5),
     most=st.floats(0, 0.5),

@@ -25,7 +25,7 @@ def starts(timetable: Timetable, model: str, segment: int) -> list[tuple[int, in
     ]
 
 
-@settings(max_examples=75)
+@settings(max_examples=45)
 @given(st.integers(0, 2**32 - 1))
 def test_a_timetable_of_several_units_passes_the_independent_check(seed: int) -> None:
     """Stages, links, slots, readers, uneven windows: nothing is found, or the constraint that binds is named."""

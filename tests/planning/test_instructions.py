@@ -53,7 +53,7 @@ def test_a_launch_in_parts_is_one_instruction() -> None:
     assert frames == sorted(set(frames))
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1))
 def test_whatever_is_fetched_from_another_unit_was_stored_before(seed: int) -> None:
     """Each launch is run once on its unit, and what it loads from a unit has been stored there by then."""

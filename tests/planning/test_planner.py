@@ -174,7 +174,7 @@ def test_where_nothing_helps_nothing_is_claimed() -> None:
     assert assert_verified([first(8), later(2.6e9)], BEAT) == []
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     st.lists(st.floats(0.1, 15), max_size=2),
     st.lists(st.lists(st.floats(0.1, 20), min_size=1, max_size=4), max_size=3),

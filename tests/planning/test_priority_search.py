@@ -245,21 +245,21 @@ def missed(timetable: Timetable, case: Case, windows: int = 60) -> int:
     return int(np.count_nonzero(own[:, FrameLog.OUTCOME] != FrameOutcome.DONE))
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=45, deadline=None)
 @given(cases(1))
 def test_one_unit_refuses_only_what_no_order_makes_fit(case: Case) -> None:
     """Several rates on one unit, models cut where that helps: exhaustive search and planner agree."""
     assert_decided_rightly(case)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(cases(2))
 def test_two_units_refuse_only_what_no_order_and_placement_makes_fit(case: Case) -> None:
     """Each piece on either unit, which differ in speed."""
     assert_decided_rightly(case)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_the_order_of_models_decides_nothing(data: st.DataObject) -> None:
     """Any permutation is as feasible, with the same slack."""

@@ -78,7 +78,7 @@ def assert_kept(beat: Beat, models: list[PlannedModel], random: np.random.Genera
     return sum(longest[name] == ns for name, ns in timetable.waits_ns.items()), len(longest)
 
 
-@settings(max_examples=75)
+@settings(max_examples=45)
 @given(st.integers(0, 2**32 - 1))
 def test_no_event_waits_longer_than_its_bound(seed: int) -> None:
     """Any position, several models and events, exact or longer durations: bounds on waits and ages hold."""
@@ -89,7 +89,7 @@ def test_no_event_waits_longer_than_its_bound(seed: int) -> None:
     assert_kept(beat, models, random, 60)
 
 
-@settings(max_examples=75)
+@settings(max_examples=45)
 @given(st.integers(0, 2**32 - 1))
 def test_bounds_hold_in_windows_of_a_few_nanoseconds(seed: int) -> None:
     """Small numbers make ties and exact fits frequent, where an unsound bound fails first."""

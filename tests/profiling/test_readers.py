@@ -116,7 +116,7 @@ def test_sizes_that_a_file_claims_are_checked_first(tmp_path: Path, monkeypatch:
 
 
 @given(st.data())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_damaged_files_give_a_trace_or_one_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Bytes changed, removed or put in, of any format: never anything else."""
     folder = tmp_path_factory.mktemp("damaged")

@@ -87,7 +87,7 @@ def every_assignment(track: Track, queue: Queue, at: int = 0, latest: int = -1) 
     return assignments
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10_000), stretch=st.floats(0.3, 3.0), marked=st.booleans())
 def test_best_of_all(seed: int, stretch: float, marked: bool) -> None:
     """With a beam that is wide enough the search finds what trying every assignment finds."""

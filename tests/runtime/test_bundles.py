@@ -29,7 +29,7 @@ from framefit.runtime.log import FrameLog, FrameOutcome
 pytestmark = pytest.mark.timed  # plans are of measured durations
 
 APP = """
-rate_hz = 100
+rate_hz = 150
 schedule = { preemption = "never" }
 [[streams]]
 name = "camera"
@@ -80,7 +80,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workload with state, functions of the user, and a sink."""
     folder = tmp_path_factory.mktemp("doors")
     convolutions(2, state=True).build().save(folder / "eye.onnx")
-    convolutions(20).build().save(folder / "big.onnx")
+    convolutions(12).build().save(folder / "big.onnx")
     (folder / "eyes.py").write_text(FUNCTIONS)
     (folder / "app.toml").write_text(APP)
     return folder / "app.toml"
@@ -161,11 +161,11 @@ def test_a_cut_model_is_compared_in_its_segments(bundle: Path, app: Path, tmp_pa
     for path in (app, app.with_name("eyes.py"), app.with_name("eye.onnx")):
         shutil.copy(path, tmp_path)
     later = tmp_path / "app.toml"
-    convolutions(20, seed=1).build().save(tmp_path / "big.onnx")
+    convolutions(12, seed=1).build().save(tmp_path / "big.onnx")
     big = framefit.check(later, against=str(bundle), seconds=1.0, most=2.0).models[1]
     assert (big.name, big.same, big.verdict) == ("big", False, "not slower")
     assert big.rounds > 0
-    convolutions(21).build().save(tmp_path / "big.onnx", force=True)
+    convolutions(13).build().save(tmp_path / "big.onnx", force=True)
     with pytest.raises(InputError, match="'big' has other layers than those between which the bundle is cut"):
         framefit.check(later, against=str(bundle))
 

@@ -193,7 +193,7 @@ def test_the_last_window_keeps_the_guard_too() -> None:
 estimates = st.integers(MS // 20, 12 * MS)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     face=st.lists(st.integers(1, 2 * MS), min_size=1, max_size=3),
     big=st.lists(st.lists(estimates, min_size=1, max_size=5), min_size=1, max_size=3),
@@ -230,7 +230,7 @@ def test_never_late_while_estimates_hold(
         assert all(outputs["number"] == [frame] for frame, outputs in entry.sink.taken)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 3))
 def test_every_frame_is_accounted_for_even_if_estimates_fail(seed: int, queue: int) -> None:
     """However long launches take, each released frame of each model has exactly one fate, and frames keep order."""
@@ -1009,7 +1009,7 @@ def readers(draw: st.DrawFn) -> list[Entry]:
 RULES: list[WhenFull] = ["block", "drop-oldest"]
 
 
-@settings(deadline=None, max_examples=75)
+@settings(deadline=None, max_examples=45)
 @given(readers(), st.none() | st.integers(0, 25), st.integers(0, 2**32 - 1), st.floats(0.1, 1.5))
 def test_no_frame_is_lost_where_the_stream_waits(
     entries: list[Entry], length: int | None, seed: int, most: float
@@ -1077,7 +1077,7 @@ def as_planned(entry: Entry) -> PlannedModel:
     )
 
 
-@settings(deadline=None, max_examples=75)
+@settings(deadline=None, max_examples=45)
 @given(readers(), st.integers(0, 2**32 - 1), st.floats(0.05, 1))
 def test_the_planned_ages_hold_where_the_stream_waits(entries: list[Entry], seed: int, least: float) -> None:
     """Counted from the window in which a frame came, no result is older than the plan's bound; no priority is late."""

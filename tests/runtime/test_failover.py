@@ -172,7 +172,7 @@ def test_in_real_time(stages: list[tuple[int, list[int]]]) -> None:
     assert sum(fate in (FrameOutcome.DONE, FrameOutcome.LATE) for frame, fate in found.items() if frame > 20) > 5
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     begin=st.integers(0, 300 * MS),
     own=st.lists(st.integers(MS // 10, 4 * MS), min_size=1, max_size=3),
@@ -248,7 +248,7 @@ def test_what_reads_a_model_that_has_moved(stages: list[tuple[int, list[int]]]) 
         assert all(fate == FrameOutcome.DONE for frame, fate in fates(group, model).items() if 25 < frame < 58)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     begin=st.integers(0, 300 * MS),
     units=st.sampled_from([(0, 1), (1, 0), (0, 1, 0), (1, 0, 1), (0, 1, 2), (2, 1, 0)]),

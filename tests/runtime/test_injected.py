@@ -93,7 +93,7 @@ def test_a_stream_that_ends(units: int, waits: bool) -> None:
             assert set(fates(group, model).values()) == {FrameOutcome.DONE}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     st.lists(
         st.builds(

@@ -227,7 +227,7 @@ def assert_read(group: UnitGroup, jobs: dict[str, list[Job]], entries: Sequence[
                 assert begin * MS >= end * MS + (link_ns if crosses else 0) - 1e-3
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(chains(), st.integers(0, 2**32 - 1), st.floats(0.5, 5.0))
 def test_nothing_is_lost_or_mixed_up(workload: tuple[int, int, list[Entry]], seed: int, most: float) -> None:
     """Whatever takes however long: each frame has one fate, outputs are those of the frame and in order."""
@@ -245,7 +245,7 @@ def test_nothing_is_lost_or_mixed_up(workload: tuple[int, int, list[Entry]], see
     assert_read(group, jobs, entries, link_ns)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(chains(), st.integers(0, 2**32 - 1))
 def test_priority_readers_are_in_time_while_estimates_hold(workload: tuple[int, int, list[Entry]], seed: int) -> None:
     """Priority models that read others are done in every window, whatever runs beside them."""
@@ -282,7 +282,7 @@ def test_a_reader_in_the_background_of_an_interrupted_unit() -> None:
     assert min(waits) < 50  # half of a window
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     st.integers(1, 3),
     st.lists(st.lists(st.integers(MS, 30 * MS), min_size=1, max_size=2), min_size=2, max_size=4),

@@ -330,7 +330,7 @@ def disturbed_workloads(draw: st.DrawFn) -> tuple[int, int, list[Entry], list[Fa
     return units, link_ns, entries, faults
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(disturbed_workloads(), st.sampled_from(["retry", "skip"]))
 def test_whatever_goes_wrong(workload: tuple[int, int, list[Entry], list[Fault]], policy: str) -> None:
     """Every frame has one fate, outputs are their frames' own, time is bounded, and the same run comes again."""
@@ -346,7 +346,7 @@ def test_whatever_goes_wrong(workload: tuple[int, int, list[Entry], list[Fault]]
     assert logs[0] == logs[1]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(disturbed_workloads(), st.sampled_from(["retry", "skip"]))
 def test_priority_goes_on_whatever_fails_in_the_background(
     workload: tuple[int, int, list[Entry], list[Fault]], policy: str

@@ -91,7 +91,7 @@ def test_a_frame_may_change_its_cut_between_any_two_segments(
         assert greatest_difference(outputs, whole.run(frame)) <= 1e-5
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(cuts=st.lists(st.sets(st.integers(1, 9)), min_size=2, max_size=4))
 def test_tensors_of_one_launch_never_share_memory(cuts: list[set[int]]) -> None:
     """Whatever a joined segment reads or writes lies apart, also where its pieces could share a place."""

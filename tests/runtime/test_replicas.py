@@ -158,7 +158,7 @@ def test_a_result_waits_for_those_of_earlier_frames() -> None:
     assert ends[1] < ends[0] == finished[0]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(st.integers(0, 2**32 - 1))
 def test_replicas_keep_their_promise(seed: int) -> None:
     """On random units, in random stages: order, ages, one replica a frame."""

@@ -200,7 +200,7 @@ def adversarial(timetable: Timetable, beat: Beat, random: np.random.Generator, w
     return events
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1))
 def test_no_event_of_any_workload_waits_longer_than_its_bound(seed: int) -> None:
     """Random workloads, launches that vary up to what is planned for, events at the worst moments."""

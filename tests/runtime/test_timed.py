@@ -148,7 +148,7 @@ def assert_never_late(run: Dispatcher, timetable: Timetable) -> None:
                 assert started == released + periods[0].start_ns
 
 
-@settings(deadline=None, max_examples=75)
+@settings(deadline=None, max_examples=45)
 @given(workloads(1.25, st.integers(0, MS)), st.integers(0, 2**32 - 1), st.sampled_from([0.05, 1.0]))
 def test_feasible_means_never_late(workload: tuple[Beat, list[PlannedModel]], seed: int, sigma: float) -> None:
     """Durations up to their planned quantiles: no priority miss, no frame lost, no result older than promised."""
@@ -187,7 +187,7 @@ def test_the_guard_covers_what_exceeds_the_quantile(workload: tuple[Beat, list[P
     assert_never_late(run, timetable)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(workloads(1.0, st.integers(0, MS)), st.integers(0, 2**32 - 1))
 def test_nothing_is_lost_where_the_plan_does_not_hold(workload: tuple[Beat, list[PlannedModel]], seed: int) -> None:
     """However late: each release has one fate, and results keep their order. Feasible or not, what is said is tried."""

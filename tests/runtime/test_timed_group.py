@@ -119,7 +119,7 @@ def guard_ns(*models: PlannedModel) -> int:
 medians = st.lists(st.integers(MS // 20, 4 * MS), min_size=1, max_size=4)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     st.lists(st.integers(MS // 20, 2 * MS), min_size=1, max_size=2),
     st.lists(medians, min_size=1, max_size=3),
@@ -154,7 +154,7 @@ def of_unit(table: np.ndarray, column: int, numbers: Sequence[int]) -> np.ndarra
     return rows
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(medians, medians, st.integers(0, 2**32 - 1))
 def test_units_that_share_no_model_run_as_if_alone(one: list[int], other: list[int], seed: int) -> None:
     """Each launches bit for bit what its own dispatcher launches without the other."""

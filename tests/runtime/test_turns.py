@@ -192,7 +192,7 @@ def rungs(
     return big, found, longest
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(courses(), st.integers(0, 2**32 - 1))
 def test_nothing_is_lost_or_late_over_changes(
     switcher: tuple[list[int], list[tuple[Bounds, int]], list[tuple[int, int]]], seed: int
@@ -230,7 +230,7 @@ def test_nothing_is_lost_or_late_over_changes(
         assert run.stretches[-1].rung.number == last[max(last)]
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(courses(), st.integers(0, 2**32 - 1))
 def test_every_layer_of_every_frame_runs_once(
     switcher: tuple[list[int], list[tuple[Bounds, int]], list[tuple[int, int]]], seed: int

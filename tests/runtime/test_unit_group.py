@@ -212,7 +212,7 @@ def played(units: int, link_ns: int, entries: Sequence[Entry], most: float, seed
     return group
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(workloads(), st.integers(0, 2**32 - 1), st.integers(0, MS))
 def test_priority_is_never_late_while_estimates_hold(
     workload: tuple[int, int, list[Entry]], seed: int, guard_ns: int
@@ -242,7 +242,7 @@ def test_priority_is_never_late_while_estimates_hold(
             segment += len(estimates)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(workloads(), st.integers(0, 2**32 - 1), st.floats(0.5, 6.0))
 def test_nothing_is_lost_however_long_launches_take(
     workload: tuple[int, int, list[Entry]], seed: int, most: float
@@ -314,7 +314,7 @@ def test_streams_without_waiting_bring_all_units_the_same_frames() -> None:
     assert feed.delivered == 30
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     st.lists(st.lists(st.integers(MS // 20, 9 * MS), min_size=1, max_size=3), min_size=2, max_size=4),
     st.none() | st.integers(0, 25),

@@ -83,6 +83,17 @@ def test_it_gives_what_the_reference_gives(
 
 @needs_cc
 @pytest.mark.parametrize("kind", ["vote", "vector"])
+def test_signals(tmp_path: Path, kind: str) -> None:
+    """Channels x length: an image of one row."""
+    random = np.random.default_rng(2)
+    patch = Patch(kernel=(1, 5), stride=(1, 2), padding=(0, 2, 0, 1), border=True)
+    ensemble = random_ensemble(random, kind=kind, patch=patch, input_shape=(2, 71))
+    x = drawn(random, ensemble, 20)
+    np.testing.assert_array_equal(computed(ensemble, x, tmp_path), wanted(ensemble, x))
+
+
+@needs_cc
+@pytest.mark.parametrize("kind", ["vote", "vector"])
 def test_ten_thousand_inputs(tmp_path: Path, kind: str) -> None:
     """Votes on patches, 32 at once, and vectors on features."""
     random = np.random.default_rng(1)

@@ -59,6 +59,24 @@ def test_a_position_reads_its_patch(strides: tuple[int, int], kernels: tuple[int
     assert touched
 
 
+def test_a_position_of_a_signal_reads_its_patch() -> None:
+    """Channels x length, as audio has: two strided convolutions with a pooling behind them."""
+    b = GraphBuilder("audio", 1)
+    x = b.input("signal", (1, 1, 64))
+    for channels, inputs, kernel in ((3, 1, 8), (4, 3, 3)):
+        weight = b.constant(np.ones((channels, inputs, kernel), np.float32), f"w{channels}")
+        x = b.op("Relu", b.op("Conv", x, weight, kernel_shape=[kernel], strides=[2], pads=[kernel // 2, 0]))
+    x = b.op("MaxPool", x, kernel_shape=[2], strides=[2])
+    b.output(b.dense(b.op("Flatten", x), 2), "classes")
+    model = b.build()
+    places = {place.weighted: place for place in boundaries(model)}
+    start, end = places[0], places[2]
+    patch = patch_between(model, start, end)
+    assert patch is not None
+    assert (patch.kernel, patch.stride, patch.padding[:2]) == ((1, 12), (1, 4), (0, 6))
+    assert patch.positions(1, 64) == (1, *end.shape[1:])
+
+
 def test_residual_blocks_are_whole() -> None:
     """Inside a block two tensors cross: no boundary is there."""
     names = [place.weighted for place in boundaries(_network((1, 1), (3, 3), pool=False))]

@@ -131,14 +131,14 @@ def test_a_soak_of_this_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its folder is a run's, with a line a second; one minute is the reference and says nothing else."""
-    app = write_app(write_models(tmp_path), rate_hz=20)
-    given = ["soak", str(app), "--minutes", "0.04", "-o", str(tmp_path / "run"), "--json"]
+    app = write_app(write_models(tmp_path), rate_hz=50)
+    given = ["soak", str(app), "--minutes", "0.02", "-o", str(tmp_path / "run"), "--json"]
     monkeypatch.setattr(sys, "argv", ["framefit", *given])
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code
     soak = json.loads(capsys.readouterr().out)
-    assert [minute["windows"] for minute in soak["minutes"]] == [48]
+    assert [minute["windows"] for minute in soak["minutes"]] == [60]
     assert all(ratio == 1.0 for ratio in soak["sustained"].values())
     lines = (tmp_path / "run" / CONDITIONS).read_text().splitlines()
     assert [msgspec.json.decode(line, type=Conditions).time_ns for line in lines]

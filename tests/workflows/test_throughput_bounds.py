@@ -119,7 +119,7 @@ VARIATIONS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=75)
+@settings(deadline=None, max_examples=45)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 3), VARIATIONS)
 def test_no_run_of_the_dispatchers_exceeds_its_bounds(seed: int, units: int, variation: Variation) -> None:
     """On one unit and on several, with durations that vary, drift and stall; up to the rounding of a division."""

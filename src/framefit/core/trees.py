@@ -37,6 +37,7 @@ __all__ = [
     "TreeKind",
     "TreeNode",
     "accumulate",
+    "as_image",
     "encode",
     "ensembles_in",
     "evaluate",
@@ -77,6 +78,8 @@ class Encoder(Record, kw_only=True):
 
 class Patch(Record, kw_only=True):
     """The part of an image that the trees read, as for a convolution: applied at every output position.
+
+    A signal, channels x length, is an image of one row: its patch has the height 1.
 
     Feature ``(channel, y, x)`` of a patch has the number ``channel * area + y * width + x``. In padding all comparator
     bits are 0.
@@ -233,7 +236,7 @@ class Ensemble(Record, kw_only=True):
     Attributes:
         name: of the group.
         input, output: tensors between which the trees are placed.
-        input_shape, output_shape: of one example; with a patch channels x height x width.
+        input_shape, output_shape: of one example; with a patch channels x height x width, or channels x length.
         kind: "vote": a leaf is one bit, and the trees of an output are successive, the same number for each;
             "scalar": the same with an int8 as leaf; "vector": a leaf is an int8 for each output, and every
             tree adds to all of them.
@@ -285,10 +288,12 @@ class Ensemble(Record, kw_only=True):
             raise ValueError(f"{len(self.encoder.low)} comparators for {channels} channels or features")
         if self.patch is None:
             return
-        if len(self.input_shape) != 3 or len(self.output_shape) != 3:
-            raise ValueError(f"a patch needs C x H x W, not {self.input_shape} to {self.output_shape}")
-        positions = self.patch.positions(*self.input_shape[1:])
-        if min(positions) < 1 or positions != self.output_shape[1:]:
+        if len(self.input_shape) not in (2, 3) or len(self.output_shape) != len(self.input_shape):
+            raise ValueError(f"a patch needs C x H x W or C x L, not {self.input_shape} to {self.output_shape}")
+        if len(self.input_shape) == 2 and (self.patch.kernel[0], self.patch.stride[0]) != (1, 1):
+            raise ValueError(f"a patch of a signal has the height 1, not {self.patch.kernel[0]}")
+        positions = self.patch.positions(*self.image[1:])
+        if min(positions) < 1 or positions != as_image(self.output_shape)[1:]:
             raise ValueError(f"the patch has {positions} positions, but the output is {self.output_shape}")
 
     def _tested(self) -> set[int]:
@@ -299,6 +304,11 @@ class Ensemble(Record, kw_only=True):
     def members(self) -> tuple[ObliviousTree | FreeTree, ...]:
         """Its trees, in either form."""
         return self.trees or self.free_trees
+
+    @property
+    def image(self) -> tuple[int, int, int]:
+        """The input as channels x height x width: of a signal one row, and without positions 1 x 1."""
+        return as_image(self.input_shape) if self.patch else (math.prod(self.input_shape), 1, 1)
 
     @property
     def outputs(self) -> int:
@@ -338,6 +348,12 @@ class Ensemble(Record, kw_only=True):
         leaves = sum(len(tree.leaves) for tree in self.members)
         tests = sum(2 * len(tree.inputs) for tree in self.trees) + sum(8 * len(tree.nodes) for tree in self.free_trees)
         return tests + (-(-leaves // 8) if self.kind == "vote" else leaves)
+
+
+def as_image(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """The shape of an image, or of a signal as an image of one row."""
+    channels, width = shape[0], shape[-1]
+    return channels, shape[1] if len(shape) == 3 else 1, width
 
 
 class Forest(Record, kw_only=True):
@@ -387,6 +403,7 @@ def encode(ensemble: Ensemble, x: Array) -> npt.NDArray[np.uint8]:
     if ensemble.patch is None:
         x = x.reshape(len(x), -1)
     else:
+        x = x.reshape(len(x), *ensemble.image)
         low, high = low[:, None, None], high[:, None, None]
     words = (x > low).astype(np.uint8) + (x > high)
     return words if ensemble.patch is None else _patches(ensemble.patch, words)

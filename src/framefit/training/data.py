@@ -566,8 +566,8 @@ def _from_iterable(source: Iterable[Any]) -> Examples:
 def _checked(x: Array, y: Array, where: str) -> Examples:
     """Check that a network can be trained on these examples, with one clear error for each cause."""
     what = None
-    if x.ndim not in (2, 4):
-        what = f"inputs are {_shown(x.shape)}", "store N x C x H x W or N x F"
+    if x.ndim < 2:
+        what = f"inputs are {_shown(x.shape)}", "store one example behind the other, such as N x F or N x C x H x W"
     elif y.ndim != 1 or len(y) != len(x):
         what = f"{len(x)} inputs, but labels of shape {_shown(y.shape)}", "store one label for each input"
     elif not len(x) or 0 in x.shape:

@@ -12,7 +12,6 @@ Networks of few levels are trained in the same way: weights and outputs are quan
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 import msgspec
@@ -155,7 +154,7 @@ class TreeLayer(torch.nn.Module):  # type: ignore[misc]
     def _wire(self, ensemble: Ensemble) -> None:
         """Compute the index of each test's bit in the flat planes of an example, at each position."""
         self._patch = ensemble.patch or Patch(kernel=(1, 1))
-        self._shape = ensemble.input_shape if ensemble.patch else (math.prod(ensemble.input_shape), 1, 1)
+        self._shape = ensemble.image
         channels, height, width = self._shape
         top, left, bottom, right = self._patch.padding
         tall, wide = height + top + bottom, width + left + right

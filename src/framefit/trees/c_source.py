@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from framefit.core.trees import Ensemble, Forest, FreeTree, ObliviousTree, Patch
+from framefit.core.trees import Ensemble, Forest, FreeTree, ObliviousTree, Patch, as_image
 
 _LANES = 32
 _LINE = 20  # numbers of a table in a line
@@ -113,7 +113,7 @@ def _ram(ensemble: Ensemble) -> int:
     """Static memory beside the tables."""
     planes = 0
     if ensemble.patch is not None:
-        planes = 4 * _plane_words(ensemble) * (2 * ensemble.input_shape[0] * ensemble.input_shape[1])
+        planes = 4 * _plane_words(ensemble) * (2 * ensemble.image[0] * ensemble.image[1])
     return planes + (0 if _sliced(ensemble) else 3 * ensemble.features + 4 * ensemble.outputs)
 
 
@@ -127,13 +127,13 @@ def _plane_words(ensemble: Ensemble) -> int:
 def _row_words(ensemble: Ensemble) -> int:
     patch = ensemble.patch
     assert patch is not None
-    return -(-ensemble.input_shape[2] // (patch.stride[1] * _LANES))
+    return -(-ensemble.image[2] // (patch.stride[1] * _LANES))
 
 
 def _planes(ensemble: Ensemble, name: str) -> str:
     """The planes of an image, and the function that fills them."""
     assert ensemble.patch is not None
-    channels, height, width = ensemble.input_shape
+    channels, height, width = ensemble.image
     stride, words, across = ensemble.patch.stride[1], _row_words(ensemble), ensemble.patch.kernel[1]
     return f"""static uint32_t {name}_planes[{2 * channels * height}][{stride * words}];
 
@@ -174,7 +174,7 @@ def _border(ensemble: Ensemble) -> str:
     assert patch is not None
     if not patch.border:
         return ""
-    channels, height, width = ensemble.input_shape
+    channels, height, width = ensemble.image
     return f"""
     if (bit >= {2 * channels}) {{
         uint32_t inside = 0u;
@@ -206,7 +206,7 @@ def _sliced_body(ensemble: Ensemble, name: str, tables: _Tables) -> str:
     tables.add("uint8_t", "pairs", (pair for tree in leaves for pair in tree))
     tables.add("int32_t", "least", levels.low)
     tables.add("int32_t", "most", levels.high)
-    rows, columns = ensemble.output_shape[1:]
+    rows, columns = as_image(ensemble.output_shape)[1:]
     bits = max(ensemble.trees_each.bit_length(), 1)
     top = patch.padding[0]
     return f"""{_planes(ensemble, name)}
@@ -359,7 +359,7 @@ def _bits(ensemble: Ensemble, name: str) -> str:
             {name}_bits[3 * k + 2] = {name}_bits[3 * k] ^ {name}_bits[3 * k + 1];
         }}
 """
-    columns = ensemble.output_shape[2]
+    columns = ensemble.output_shape[-1]
     row = f"position / {columns} * {patch.stride[0]} - {patch.padding[0]}"
     return f"""        for (k = 0; k < {ensemble.features}; k++) {{
             for (t = 0; t < 2; t++)

@@ -11,7 +11,6 @@ votes where these rules count 16, and 647 for 32 vector trees where they count 6
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -80,14 +79,14 @@ class _Graph:
     def __init__(self, b: GraphBuilder, ensemble: Ensemble) -> None:
         self.b, self.ensemble = b, ensemble
         self.patch = ensemble.patch or Patch(kernel=(1, 1))
-        self.shape = ensemble.input_shape if ensemble.patch else (math.prod(ensemble.input_shape), 1, 1)
+        self.shape = ensemble.image
         self.positions = ensemble.positions
 
     def bits(self, x: str, tests: list[tuple[int, int]]) -> str:
         """Results of tests (feature, bit) at all positions: N x tests x rows x columns, int32."""
         b, channels, area = self.b, self.shape[0], self.patch.area
-        if self.ensemble.patch is None:
-            x = self._reshaped(x, (channels, 1, 1))
+        if self.ensemble.input_shape != self.shape:
+            x = self._reshaped(x, self.shape)
         sides = (self.ensemble.encoder.low, self.ensemble.encoder.high)
         compared = [b.op("Greater", x, self._column(side, np.float32, 2)) for side in sides]
         planes = b.op("Cast", b.op("Concat", *compared, axis=1), to=2)  # uint8

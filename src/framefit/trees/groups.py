@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from framefit.core.model import Model, Node
-from framefit.core.trees import Patch
+from framefit.core.trees import Patch, as_image
 from framefit.errors import InputError
 
 __all__ = ["boundaries"]
@@ -64,9 +64,13 @@ def follows(node: Node) -> bool:
 
 
 def patch_between(model: Model, start: Boundary, end: Boundary) -> Patch | None:
-    """What one position of the end reads of the start; ``None``: there are no positions, or each of them reads all."""
-    if len(start.shape) != 3 or len(end.shape) != 3:
+    """What one position of the end reads of the start; ``None``: there are no positions, or each of them reads all.
+
+    A signal, channels x length, is an image of one row.
+    """
+    if len(start.shape) not in (2, 3) or len(end.shape) != len(start.shape):
         return None
+    (_, *size), (_, *positions) = as_image(start.shape), as_image(end.shape)
     reach = {start.tensor: (0, 0, 1, 0, 0, 1)}  # up, down, vertical stride; left, right, horizontal stride
     for nodes in model.nodes[start.position : end.position]:
         for node in nodes:
@@ -76,10 +80,10 @@ def patch_between(model: Model, start: Boundary, end: Boundary) -> Patch | None:
         return None
     up, down, step, left, right, across = reach[end.tensor]
     kernel = (up + down + 1, left + right + 1)
-    if math.prod(kernel) >= math.prod(start.shape[1:]) and math.prod(end.shape[1:]) == 1:
+    if math.prod(kernel) >= math.prod(size) and math.prod(positions) == 1:
         return None
-    bottom = (end.shape[1] - 1) * step + kernel[0] - start.shape[1] - up
-    end_right = (end.shape[2] - 1) * across + kernel[1] - start.shape[2] - left
+    bottom = (positions[0] - 1) * step + kernel[0] - size[0] - up
+    end_right = (positions[1] - 1) * across + kernel[1] - size[1] - left
     if bottom < 0 or end_right < 0:  # the last rows or columns are not read, so nothing is padded
         bottom, end_right = max(bottom, 0), max(end_right, 0)
     border = max(up, left, bottom, end_right) > 0
@@ -96,14 +100,13 @@ def _follow(node: Node, reach: dict[str, tuple[int, int, int, int, int, int]]) -
         return False
     up, down, step, left, right, across = merged
     if node.op in _WINDOWS:
-        kernel = _pair(node, "kernel_shape", 0)
-        if kernel == (0, 0):
-            return False
-        stride, dilation = _pair(node, "strides", 1), _pair(node, "dilations", 1)
+        kernel, stride, dilation = (_pair(node, name) for name in ("kernel_shape", "strides", "dilations"))
         pads = node.attributes.get("pads", (0, 0, 0, 0))
-        if not isinstance(pads, tuple) or len(pads) != 4 or node.attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        if "kernel_shape" not in node.attributes or node.attributes.get("auto_pad", "NOTSET") != "NOTSET":
             return False
-        top, before = int(pads[0]), int(pads[1])
+        if not isinstance(pads, tuple) or len(pads) not in (2, 4):
+            return False
+        top, before = (int(pads[0]), int(pads[1])) if len(pads) == 4 else (0, int(pads[0]))
         up, down = up + top * step, down + (dilation[0] * (kernel[0] - 1) - top) * step
         left, right = left + before * across, right + (dilation[1] * (kernel[1] - 1) - before) * across
         step, across = step * stride[0], across * stride[1]
@@ -113,12 +116,13 @@ def _follow(node: Node, reach: dict[str, tuple[int, int, int, int, int, int]]) -
     return True
 
 
-def _pair(node: Node, name: str, default: int) -> tuple[int, int]:
-    attribute = node.attributes.get(name, (default, default))
+def _pair(node: Node, name: str) -> tuple[int, int]:
+    """An attribute of rows and columns, 1 where it is missing; a signal has one row."""
+    attribute = node.attributes.get(name)
     values: Sequence[object] = attribute if isinstance(attribute, tuple) else ()
-    if len(values) != 2 or not all(isinstance(value, int) for value in values):
-        return default, default
-    return int(str(values[0])), int(str(values[1]))
+    if len(values) not in (1, 2) or not all(isinstance(value, int) for value in values):
+        return 1, 1
+    return (int(str(values[0])) if len(values) == 2 else 1), int(str(values[-1]))
 
 
 @dataclass(frozen=True)

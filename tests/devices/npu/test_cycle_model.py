@@ -203,7 +203,7 @@ def test_tuned_never_beats_the_peak(factor: float, cycles: int) -> None:
     assert cost(described(units=(Unit(name="fast", tuned={"Relu": factor}),)), elements).cycles == 400 / 16
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.floats(0.01, 4),
     st.integers(1, 300),
@@ -516,7 +516,7 @@ def test_fixed_cycles_bind_tiny_layers() -> None:
     st.floats(0.05, 20),
     st.integers(1, 4096),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_longest_term_binds(channels, features, size, read, write, macs) -> None:
     """Total = longest term + overhead, and the bound is the name of the longest."""
     memory = Memory(name="ddr", read_bandwidth_gbps=read, write_bandwidth_gbps=write)

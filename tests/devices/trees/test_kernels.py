@@ -28,7 +28,7 @@ def _assert_equal(ensemble: Ensemble, x: np.ndarray) -> None:
     np.testing.assert_array_equal(y, evaluate(ensemble, x))
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 999), kind=KINDS, free=st.booleans(), levelled=st.booleans(), rows=st.integers(1, 130))
 def test_dense(seed: int, kind: str, free: bool, levelled: bool, rows: int) -> None:
     """Ensembles on vectors give what the reference gives, for any number of rows."""
@@ -38,7 +38,7 @@ def test_dense(seed: int, kind: str, free: bool, levelled: bool, rows: int) -> N
     _assert_equal(ensemble, random_inputs(random, ensemble, rows))
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 999), kind=KINDS, free=st.booleans(), levelled=st.booleans(), patch=PATCHES)
 def test_pictures(seed: int, kind: str, free: bool, levelled: bool, patch: Patch) -> None:
     """Ensembles on patches give what the reference gives, at borders too."""
@@ -46,6 +46,17 @@ def test_pictures(seed: int, kind: str, free: bool, levelled: bool, patch: Patch
     shape = (int(random.integers(1, 4)), int(random.integers(4, 12)), int(random.integers(4, 12)))
     ensemble = random_ensemble(random, kind=kind, free=free, levelled=levelled, patch=patch, input_shape=shape)
     _assert_equal(ensemble, random_inputs(random, ensemble, 2))
+
+
+@pytest.mark.parametrize("width", [63, 64, 65, 130])
+@pytest.mark.parametrize("kind", ["vote", "vector"])
+def test_signals(width: int, kind: str) -> None:
+    """Channels x length: an image of one row."""
+    random = np.random.default_rng(width)
+    patch = Patch(kernel=(1, 5), stride=(1, 2), padding=(0, 2, 0, 1), border=True)
+    ensemble = random_ensemble(random, kind=kind, patch=patch, input_shape=(3, width), outputs=5)
+    assert len(ensemble.output_shape) == 2
+    _assert_equal(ensemble, random_inputs(random, ensemble, 3))
 
 
 @pytest.mark.parametrize("width", [63, 64, 65, 130])

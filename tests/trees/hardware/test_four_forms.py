@@ -67,6 +67,7 @@ def agree(ensemble: Ensemble, x: np.ndarray) -> None:
 
 
 PATCH = Patch(kernel=(2, 2), padding=(1, 0, 0, 1), border=True)
+SIGNAL = Patch(kernel=(1, 3), stride=(1, 2), padding=(0, 1, 0, 0), border=True)
 
 
 @pytest.mark.parametrize(
@@ -92,6 +93,14 @@ def test_random_trees(kind: str, free: bool, convolved: bool) -> None:
         trees=3,
         depth=4,
     )
+    agree(ensemble, random_inputs(random, ensemble, 2))
+
+
+@pytest.mark.parametrize("kind", ["vote", "vector"])
+def test_signals(kind: str) -> None:
+    """On patches of channels x length."""
+    random = np.random.default_rng(18)
+    ensemble = random_ensemble(random, kind=kind, patch=SIGNAL, input_shape=(2, 6), trees=3, depth=4)
     agree(ensemble, random_inputs(random, ensemble, 2))
 
 

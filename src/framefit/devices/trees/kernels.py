@@ -93,7 +93,7 @@ def grid_of(ensemble: Ensemble, batch: int) -> Grid:
     if ensemble.patch is None:
         patch, (channels, height, width) = Patch(kernel=(1, 1)), (math.prod(ensemble.input_shape), 1, batch)
     else:
-        patch, (channels, height, width) = ensemble.patch, ensemble.input_shape
+        patch, (channels, height, width) = ensemble.patch, ensemble.image
     down, across = patch.stride
     lines, columns = patch.positions(height, width)
     pitch = max(columns, -(-width // across))
@@ -185,7 +185,7 @@ class _Compiled(ABC):
         grid, self._decoder = grid_of(ensemble, batch), decoder_of(ensemble)
         self._geometry = grid.limits, grid.masks, grid.frame
         self._grid = grid
-        self._input = (1, -1, 1, batch) if dense else (batch, *ensemble.input_shape)
+        self._input = (1, -1, 1, batch) if dense else (batch, *ensemble.image)
         self._output = (1 if dense else batch, ensemble.outputs, -1)
         self._turned = dense and batch > 1
 
