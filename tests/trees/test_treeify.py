@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
@@ -97,6 +98,50 @@ def test_a_residual_block_becomes_trees(network: Model, data: Path, tmp_path: Pa
     core, ml = (session.run(None, {"image": test.inputs()[:1]})[0] for session in sessions)
     np.testing.assert_allclose(core, ml, rtol=1e-6)
     assert b"TreeEnsembleRegressor" in (tmp_path / "out" / "model-ml.onnx").read_bytes()
+
+
+def test_layers_of_a_signal_become_trees(tmp_path: Path) -> None:
+    """Convolutions along time, of a file whose time is open: as long as the examples are."""
+    random = np.random.default_rng(3)
+    labels = random.integers(0, 2, 500)
+    time = np.arange(48) * np.where(labels, 0.5, 1.2)[:, None] + random.uniform(0, 6, (500, 1))
+    x = (np.sin(time) + 0.3 * random.standard_normal((500, 48))).astype(np.float32)[:, None]
+    np.savez(tmp_path / "data.npz", x_train=x[100:], y_train=labels[100:], x_test=x[:100], y_test=labels[:100])
+    b = GraphBuilder("signal", 2)
+    y, channels = b.input("signal", (1, 1, 48)), 1
+    for number, kernel in enumerate((5, 3)):
+        weight = random.normal(scale=0.5, size=(6, channels, kernel)).astype(np.float32)
+        y = b.op("Relu", b.op("Conv", y, b.constant(weight, f"w{number}"), kernel_shape=[kernel], strides=[2]))
+        channels = 6
+    b.output(b.dense(b.op("Flatten", b.op("GlobalAveragePool", y)), 2), "classes")
+    network = to_torch(b.build())
+    fine_tune(network, load_data(tmp_path / "data.npz").train, Recipe(epochs=8, batch=32, rate=0.05, pad=0, flip=False))
+    opened = onnx.load_from_string(to_model(network).to_bytes())
+    opened.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "time"
+    onnx.save(opened, tmp_path / "signal.onnx")
+    given = {"layers": 2, "first": 0, "trees": 12, "max_drop": 0.2, "finetune": "none", "target": "vpu"}
+    result = treeify(tmp_path / "signal.onnx", tmp_path / "data.npz", output=tmp_path / "out", **given).result
+    assert result.chosen is not None
+    (ensemble,) = read_forest(tmp_path / "out" / "trees.json").ensembles
+    assert ensemble.patch is not None
+    assert (ensemble.patch.kernel, ensemble.patch.stride) == ((1, 9), (1, 4))
+    assert ensemble.output_shape == (6, 10)
+
+
+def test_groups_beyond_the_memory_are_named(
+    network: Model, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before they are built: others are searched, and where there are none the least is told."""
+    given = {"trees": 4, "finetune": "none", "target": "vpu", "max_drop": 0.5}
+    monkeypatch.setattr("framefit.trees.search._free_bytes", lambda: 30_000_000)
+    result = treeify(network, data, output=tmp_path / "some", **given).result
+    left_out = [note for note in result.notes if note.startswith("left out: ")]
+    assert left_out
+    assert all("0.0 are free" in note for note in left_out)
+    assert result.candidates
+    monkeypatch.setattr("framefit.trees.search._free_bytes", lambda: 1000)
+    with pytest.raises(InputError, match=r"fitting trees would take 0.0 GB of memory"):
+        treeify(network, data, output=tmp_path / "none", **given)
 
 
 def test_an_open_batch_stays_open(network: Model, data: Path, tmp_path: Path) -> None:

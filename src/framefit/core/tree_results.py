@@ -325,7 +325,7 @@ class TreeifyResult(Record, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-CoreKind = Literal["fixed", "programmable"]
+CoreKind = Literal["fixed", "programmable", "stream"]
 
 
 class CircuitCost(Record, kw_only=True):
@@ -353,6 +353,25 @@ class CircuitCost(Record, kw_only=True):
     synthesised: str
 
 
+class PlacedCircuit(Record, kw_only=True):
+    """A circuit placed and routed on a device, with a bitstream for it.
+
+    Attributes:
+        device: of the iCE40 family, as ``--place`` names it.
+        cells, of: logic cells (a table of four inputs, a carry and a flip-flop), and how many the device has.
+        max_mhz: of the clock, after routing, by nextpnr's model of the device's delays at its slowest corner.
+        nextpnr: version of nextpnr-ice40.
+        bitstream: name of the file.
+    """
+
+    device: str
+    cells: int
+    of: int
+    max_mhz: float
+    nextpnr: str
+    bitstream: str
+
+
 class GroupCircuit(Record, kw_only=True):
     """The circuit of one group's trees.
 
@@ -367,6 +386,7 @@ class GroupCircuit(Record, kw_only=True):
         cycles_per_node: their ratio.
         costs: of the trees, and of the circuits for comparison; empty without synthesis.
         lut6_per_output: of the fixed-function trees, without the encoder.
+        placed: on a device; ``None``: not requested.
         notes: remarks on these figures.
     """
 
@@ -384,6 +404,7 @@ class GroupCircuit(Record, kw_only=True):
     cycles_per_node: float | None = None
     costs: tuple[CircuitCost, ...] = ()
     lut6_per_output: float | None = None
+    placed: PlacedCircuit | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -393,13 +414,13 @@ class RtlReport(Record, kw_only=True):
     Attributes:
         model: name of the model with the trees.
         core: kind of circuit.
-        yosys: version of Yosys.
+        yosys: version of Yosys; ``None``: it was not there, and circuits were written as RTLIL.
         seed: for the rows, and for the weights of the circuits for comparison.
     """
 
     schema_version: int = 1
     model: str
     core: CoreKind
-    yosys: str
+    yosys: str | None
     seed: int
     groups: tuple[GroupCircuit, ...]

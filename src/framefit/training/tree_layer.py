@@ -268,8 +268,7 @@ class _Sums(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, tests: Tensor, leaves: Tensor, each: int) -> Tensor:
         """``tests`` rows x trees x levels; ``leaves`` trees x leaves x width; ``each``: trees of an output, 0: all."""
         trees, size, width = leaves.shape
-        powers = 1 << torch.arange(tests.shape[2])
-        leaf = (tests.long() * powers).sum(dim=2)
+        leaf = (tests @ (1 << torch.arange(tests.shape[2])).to(tests.dtype)).long()
         ctx.save_for_backward(tests, leaves, leaf)
         ctx.each = each
         rows = leaf + torch.arange(trees) * size
@@ -295,11 +294,12 @@ class _Sums(torch.autograd.Function):  # type: ignore[misc]
                 _scatter(of_leaves[part], leaf[:, part], slopes[:, part] if ctx.each else slopes, shared=not ctx.each)
             if of_tests is not None:
                 if ctx.each:
-                    worth = slopes[:, part, None] * leaves[part, :, 0]
+                    table, begins = leaves[part].flatten(), torch.arange(leaves[part].shape[0])[:, None] * size
+                    gain = slopes[:, part, None] * (table[here + begins] - table[(here ^ others) + begins])
                 else:
                     worth = (slopes @ leaves[part].flatten(0, 1).t()).reshape(len(here), -1, size)
-                gain = worth.gather(2, here) - worth.gather(2, here ^ others)
-                of_tests[:, part] = torch.where(tests[:, part] > 0, gain, -gain)
+                    gain = worth.gather(2, here) - worth.gather(2, here ^ others)
+                of_tests[:, part] = (2 * tests[:, part] - 1) * gain
         return of_tests, of_leaves, None
 
 

@@ -45,9 +45,14 @@ def input_step(ensemble: Ensemble) -> float:
     return 2.0 ** math.ceil(math.log2(max(most / 64, _LEAST_STEP)))
 
 
-def folded(ensemble: Ensemble) -> tuple[list[int], list[int]]:
-    """Thresholds of the int8 input: ``step * x`` exceeds a float32 threshold where ``x`` exceeds the whole number."""
-    values = np.arange(-128, 128, dtype=np.float32) * np.float32(input_step(ensemble))
+def folded(ensemble: Ensemble, step: float | None = None) -> tuple[list[int], list[int]]:
+    """Thresholds of the int8 input: ``step * x`` exceeds a float32 threshold where ``x`` exceeds the whole number.
+
+    Args:
+        ensemble: the trees.
+        step: what one step of the input is worth; default: :func:`input_step`.
+    """
+    values = np.arange(-128, 128, dtype=np.float32) * np.float32(step or input_step(ensemble))
     sides = (np.asarray(side, np.float32) for side in (ensemble.encoder.low, ensemble.encoder.high))
     low, high = ((values <= side[:, None]).sum(axis=1) - 129 for side in sides)
     return low.tolist(), high.tolist()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -23,6 +25,7 @@ from framefit.devices.measure import medians_ns
 from framefit.devices.npu.costs import pricing
 from framefit.devices.npu.cycles import unit_named
 from framefit.devices.registry import capabilities_of, open_device
+from framefit.errors import InputError
 from framefit.training.campaign import KeptRecords, Ledger
 from framefit.training.data import Examples
 from framefit.training.extra import one_thread
@@ -263,12 +266,45 @@ class Ground:
 
     def _fitted_on(self, span: Span) -> Array:
         """Inputs of the network for fitting trees: each gives a row for each position of the group's output."""
-        positions = math.prod(span.end.shape[1:]) if span.patch else 1
-        count = max(_ROWS // positions, _LEAST_EXAMPLES)
-        if self.settings.examples is not None or len(self.inputs) <= count:
+        count = self._count(span)
+        if count == len(self.inputs):
             return self.inputs
         drawn = np.random.default_rng(self.settings.seed).permutation(len(self.inputs))[:count]
         return self.inputs[np.sort(drawn)]
+
+    def _count(self, span: Span) -> int:
+        count = max(_ROWS // _positions(span), _LEAST_EXAMPLES)
+        return len(self.inputs) if self.settings.examples is not None else min(count, len(self.inputs))
+
+    def fitting_bytes(self, span: Span) -> int:
+        """Memory that fitting a group's trees takes at most, estimated from its shapes.
+
+        Examples are there as float32 twice, their rows as words, comparisons and candidate bits, outputs as they are,
+        as targets and as sums in up to eight bytes, and the leaves that are fitted again at once as float64 beside
+        the matrix of their equations.
+        """
+        settings, examples, area = self.settings, self._count(span), span.patch.area if span.patch else 1
+        features = area * (span.start.shape[0] if span.patch else math.prod(span.start.shape))
+        outputs = span.end.shape[0] if span.patch else math.prod(span.end.shape)
+        data = examples * 2 * FLOAT_BYTES * (math.prod(span.start.shape) + math.prod(span.end.shape))
+        rows = examples * _positions(span) * (9 * features + 24 * outputs)
+        most = 0
+        for method in ("gradient", "ada") if settings.method == "auto" else (settings.method,):
+            leaves = (settings.trees or _TREES[method]) << depth_of(span.layers, settings.depth)
+            most = max(most, 16 * leaves * (leaves + outputs) if method == "gradient" else leaves * outputs)
+        return data + rows + most
+
+
+def _positions(span: Span) -> int:
+    return math.prod(span.end.shape[1:]) if span.patch else 1
+
+
+def _free_bytes() -> int:
+    """Memory that the system can give; where it does not say, as much as there can be."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    return sys.maxsize
 
 
 class Draft(NamedTuple):
@@ -346,6 +382,7 @@ class Search:
             drawn=drawn,
         )
         ground = Ground(settings, hybrid, self._examples, self._inputs, self.held, self._teacher)
+        groups = self._small_enough(ground, groups, hybrid.model.name)
         trials = self._bounds(ground, groups, number)
         halved(trials, lambda left, share: self._fits(ground, left, number, share), self._better(least), len(self.held))
         if self._late():
@@ -354,6 +391,27 @@ class Search:
                 f"time was up: bounds of {len(trials)} of {len(groups)} groups are known, {tried} were fitted in full"
             )
         return trials
+
+    def _small_enough(self, ground: Ground, groups: Sequence[Span], model: str) -> list[Span]:
+        """Groups that can be fitted in the memory that is free; others are named.
+
+        Raises:
+            InputError: none can.
+        """
+        free = _free_bytes()
+        needed = [ground.fitting_bytes(span) for span in groups]
+        left_out = []
+        for span, size in zip(groups, needed, strict=True):
+            if size > free:
+                inputs, outputs = (math.prod(place.shape) for place in (span.start, span.end))
+                flat = "" if span.patch else f", {inputs:,} inputs and {outputs:,} outputs at once"
+                limit = f"{size / 1e9:.1f} GB of memory, and {free / 1e9:.1f} are free"
+                left_out.append(f"{span}{flat}: fitting trees would take {limit}")
+        if groups and len(left_out) == len(groups):
+            least = left_out[int(np.argmin(needed))]
+            raise InputError(least, where=model, remedy="choose another group, or give fewer --examples")
+        self.notes += [f"left out: {what}" for what in left_out]
+        return [span for span, size in zip(groups, needed, strict=True) if size <= free]
 
     def _late(self) -> bool:
         """Whether the search has used up its time."""

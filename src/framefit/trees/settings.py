@@ -23,10 +23,11 @@ class RtlSettings(Settings, kw_only=True):
         ),
     ]
     core: Annotated[
-        Literal["fixed", "programmable"],
+        Literal["fixed", "programmable", "stream"],
         option(
-            "Kind of circuit: one for each tree, which computes a row in every cycle, or one that visits the nodes of "
-            "all trees in its memories, a node in every cycle."
+            "Kind of circuit: fixed, one for each tree, computes a row in every cycle; programmable visits the nodes "
+            "of all trees in its memories, a node in every cycle; stream is a fixed one behind a sensor that gives "
+            "its int8 samples one by one."
         ),
     ] = "fixed"
     group: Annotated[
@@ -50,6 +51,23 @@ class RtlSettings(Settings, kw_only=True):
     count: Annotated[
         bool, option("Synthesise the circuits and count what they take, which may need minutes.", "--count/--no-count")
     ] = True
+    sample_step: Annotated[
+        float | None,
+        option(
+            "What one step of the sensor's int8 samples is worth to the network, of a stream (default: a power of two "
+            "that the thresholds allow).",
+            metavar="STEP",
+            gt=0,
+        ),
+    ] = None
+    place: Annotated[
+        Literal["up5k", "hx8k"] | None,
+        option("Place and route the trees' circuit on this iCE40 device, and write a bitstream."),
+    ] = None
+    pins: Annotated[
+        str | None,
+        option("Pins of the placed circuit (default: nextpnr chooses them).", metavar="FILE.pcf", names="path"),
+    ] = None
     max_seconds: Annotated[
         float,
         option("Seconds for the synthesis of each circuit; what takes longer is left out.", metavar="SECONDS", gt=0),
@@ -65,6 +83,8 @@ class RtlSettings(Settings, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.pins is not None and self.place is None:
+            raise ValueError("pins are those of a placed circuit: give place, too")
         if not self.luts:
             raise ValueError("luts is empty: give 4, 6 or both")
         if any(min(layer) < 1 for layer in self.layers):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -164,6 +165,10 @@ def _circuit_sentences(group: GroupCircuit) -> Iterator[str]:
         yield f"{group.cycles_per_node:.3f} cycles a node ({group.nodes:,} nodes)"
     if group.lut6_per_output is not None:
         yield f"{group.lut6_per_output:.1f} LUT6 an output"
+    if group.placed is not None:
+        placed = group.placed
+        speed = f"{placed.max_mhz:.1f} MHz at most" if math.isfinite(placed.max_mhz) else "no register"
+        yield f"on {placed.device}: {placed.cells:,} of {placed.of:,} logic cells, {speed}; {placed.bitstream}"
     yield from group.notes
 
 

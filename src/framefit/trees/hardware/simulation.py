@@ -15,6 +15,7 @@ from amaranth.sim import Simulator
 from framefit.core.trees import Ensemble, accumulate
 from framefit.trees.hardware.fixed import FixedFunction, pack_rows, results_of
 from framefit.trees.hardware.programmable import ProgrammableCore, TreeProgram
+from framefit.trees.hardware.streaming import Streaming, Windows, samples_of
 
 
 def drawn_rows(ensemble: Ensemble, count: int, random: np.random.Generator) -> npt.NDArray[np.uint8]:
@@ -107,6 +108,73 @@ module testbench;
   end
 endmodule
 """
+
+
+_STREAM = """\
+// Checks top.v against the samples of inputs.hex and the bytes of outputs.hex; prints PASS or FAIL.
+`timescale 1ns / 1ps
+module testbench;
+  localparam SAMPLES = {samples}, BYTES = {bytes}, PATIENCE = {patience};
+  reg [{x_bits} - 1:0] inputs [0:SAMPLES - 1];
+  reg [{y_bits} - 1:0] outputs [0:BYTES - 1];
+  reg clk = 0;
+  integer sample = 0, taken = 0, wrong = 0, cycle = 0;
+  wire ready, valid;
+  wire [{y_bits} - 1:0] outcome;
+
+  top dut (
+    .clk(clk), .rst(1'b0),
+    .samples__payload(inputs[sample < SAMPLES ? sample : SAMPLES - 1]),
+    .samples__valid(sample < SAMPLES), .samples__ready(ready),
+    .outputs__payload(outcome), .outputs__valid(valid), .outputs__ready(1'b1)
+  );
+
+  initial begin
+    $readmemh("inputs.hex", inputs);
+    $readmemh("outputs.hex", outputs);
+  end
+  always #5 clk = ~clk;
+  always @(posedge clk) begin
+    cycle <= cycle + 1;
+    if (sample < SAMPLES && ready) sample <= sample + 1;
+    if (valid) begin
+      if (outcome !== outputs[taken]) begin
+        wrong = wrong + 1;
+        $display("byte %0d: %h, not %h", taken, outcome, outputs[taken]);
+      end
+      taken = taken + 1;
+    end
+    if (taken == BYTES || cycle == PATIENCE) begin
+      if (wrong == 0 && taken == BYTES) $display("PASS: %0d bytes in %0d cycles", BYTES, cycle);
+      else $display("FAIL: %0d bytes came, %0d of them differ, of %0d", taken, wrong, BYTES);
+      $finish;
+    end
+  end
+endmodule
+"""
+
+
+def write_stream_bench(folder: Path, circuit: Streaming, drawn: Sequence[Windows]) -> None:
+    """Write the same files for the streaming form: a line for each sample, and for each byte.
+
+    Args:
+        folder: it holds ``top.v``.
+        circuit: the same circuit.
+        drawn: windows, as int8.
+    """
+    samples = [int(payload) for windows in drawn for payload in samples_of(windows)]
+    wanted = [payload for windows in drawn for payload in circuit.bytes_of(windows)]
+    x_bits, y_bits = (len(port.payload.as_value()) for port in (circuit.samples, circuit.outputs))
+    _write_hex(folder / "inputs.hex", samples, x_bits)
+    _write_hex(folder / "outputs.hex", wanted, y_bits)
+    text = _STREAM.format(
+        samples=len(samples),
+        bytes=len(wanted),
+        patience=2 * (len(samples) + 2 * len(wanted)) + 100,
+        x_bits=x_bits,
+        y_bits=y_bits,
+    )
+    (folder / "testbench.v").write_text(text)
 
 
 def write_fixed_bench(folder: Path, circuit: FixedFunction, words: npt.NDArray[np.uint8]) -> None:

