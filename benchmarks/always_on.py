@@ -28,9 +28,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 from vibration import STEP, write_data, write_network
 
+from framefit.core.files import read_record
+from framefit.core.tree_results import TreeifyResult
 from framefit.core.trees import read_forest
 from framefit.trees.hardware.simulation import write_stream_bench
 from framefit.trees.hardware.streaming import Streaming
+from framefit.trees.hardware.synthesis import write_verilog
 from framefit.trees.rtl import rtl
 from framefit.workflows.search import treeify
 
@@ -65,7 +68,10 @@ def main() -> None:
     data, network, hybrid = folder / "vibration.npz", folder / "vibration.onnx", folder / "hybrid"
     if not network.exists():
         write_network(write_data(data), network)
-    treeified = treeify(network, data, **SETTINGS, export="c", output=hybrid, force=True).result
+    if (hybrid / "result.json").exists():
+        treeified = read_record(hybrid / "result.json", TreeifyResult)
+    else:
+        treeified = treeify(network, data, **SETTINGS, export="c", output=hybrid).result
     chosen = treeified.chosen
     if chosen is None:
         sys.exit("nothing was replaced: " + "; ".join(treeified.notes))
@@ -75,6 +81,7 @@ def main() -> None:
         windows = np.rint(arrays["x_test"][: options.windows] / STEP).astype(np.int8)
     (ensemble,) = read_forest(hybrid / "trees.json").ensembles
     circuit = Streaming(ensemble, step=STEP)
+    write_verilog(circuit, folder / "circuit" / "top.v")  # the same file again: a circuit that is made is used
     store(
         "always_on",
         {

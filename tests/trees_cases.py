@@ -20,7 +20,6 @@ from framefit.core.trees import (
     Scaled,
     TreeKind,
     TreeNode,
-    as_image,
 )
 from framefit.trees.exporting import Flavour, with_trees
 
@@ -39,11 +38,10 @@ def random_ensemble(
     binary: bool = False,
 ) -> Ensemble:
     """An ensemble that nothing was fitted to; ``trees`` are those of one output unless the leaves are vectors."""
-    channels = input_shape[0] if patch else math.prod(input_shape)
+    channels = patch.image(input_shape)[0] if patch else math.prod(input_shape)
     low = random.normal(-0.4, 0.3, channels).astype(np.float32)
     high = low if binary else low + random.uniform(0, 1, channels).astype(np.float32)
-    area = patch.area if patch else 1
-    features = (channels + (patch.border if patch else 0)) * area
+    features = patch.features(input_shape) if patch else channels
     width = outputs if kind == "vector" else 1
     count = trees if kind == "vector" else trees * outputs
     lowest, top = (0, 2) if kind == "vote" else (-127, 128)
@@ -76,7 +74,7 @@ def random_ensemble(
         input="x",
         output="y",
         input_shape=input_shape,
-        output_shape=(outputs, *positions_of(patch, input_shape)) if patch else (outputs,),
+        output_shape=output_of(patch, input_shape, outputs) if patch else (outputs,),
         kind=kind,
         encoder=Encoder(low=tuple(low.tolist()), high=tuple(high.tolist())),
         patch=patch,
@@ -87,9 +85,14 @@ def random_ensemble(
     )
 
 
-def positions_of(patch: Patch, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Output positions in as many dimensions as the input's."""
-    return patch.positions(*as_image(input_shape)[1:])[-len(input_shape) + 1 :]
+def output_of(patch: Patch, input_shape: tuple[int, ...], outputs: int) -> tuple[int, ...]:
+    """Shape of the output, in as many dimensions as the input's."""
+    if patch.layout == "tokens":
+        return (*input_shape[:-1], outputs)
+    positions = patch.positions(*patch.image(input_shape)[1:])
+    if patch.layout == "volume":
+        return (outputs, patch.slices(input_shape), *positions)
+    return (outputs, *positions[-len(input_shape) + 1 :])
 
 
 def simulate_encoder(encoder: Encoder, x: np.ndarray) -> list[int]:
@@ -107,8 +110,10 @@ def random_inputs(random: np.random.Generator, ensemble: Ensemble, count: int) -
     x = random.normal(size=(count, *ensemble.input_shape)).astype(np.float32)
     on = random.random(x.shape) < 0.1
     side = np.asarray(ensemble.encoder.low, np.float32)
-    shape = (-1, *(1,) * (len(ensemble.input_shape) - 1)) if ensemble.patch else ensemble.input_shape
-    side = side.reshape(shape)
+    if ensemble.patch is None:
+        side = side.reshape(ensemble.input_shape)
+    elif ensemble.patch.layout != "tokens":
+        side = side[:: ensemble.patch.depth[0]].reshape(-1, *(1,) * (len(ensemble.input_shape) - 1))
     return np.where(on, np.broadcast_to(side, x.shape), x)
 
 

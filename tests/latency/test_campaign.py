@@ -68,7 +68,7 @@ def _auxiliary_networks_are_built_once() -> Iterator[None]:
 def test_the_bar_on_the_simulated_accelerator(network: Model, kind: str) -> None:
     """1 % log-normal noise, 1 % stalls, transfers: median error at most 2 %, p95 at most 5 %, both ways."""
     pooled: dict[Method, list[np.ndarray]] = {"regression": [], "auxiliary": []}
-    for seed in (1, 2, 3):
+    for seed in (1, 2):
         device = vpu(NOISE, seed=seed)
         measured = campaign(network, device, kind, repeats=4000)
         assert measured.measure()
@@ -91,8 +91,8 @@ def _roots(read: int, written: int) -> float:
 
 @pytest.mark.parametrize(
     ("step_ns", "transfer_ns"),
-    [(1_000, None), (10_000, None), (100_000, None), (1, _stairs), (1, _roots), (10_000, _roots)],
-    ids=["1 us", "10 us", "100 us", "pages", "roots", "roots, 10 us"],
+    [(1_000, None), (100_000, None), (1, _stairs), (10_000, _roots)],
+    ids=["1 us", "100 us", "pages", "roots, 10 us"],
 )
 def test_any_clock_and_any_overhead(step_ns: int, transfer_ns: Callable[[int, int], float]) -> None:
     """A driver that tells whole microseconds, or transfers that are no straight line: intervals hold the truth."""

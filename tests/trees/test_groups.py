@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from framefit import GraphBuilder, Model
-from framefit.core.trees import Patch
+from framefit.core.trees import Patch, encode
 from framefit.devices.device import allocate
 from framefit.devices.ort import OrtDevice
 from framefit.trees.groups import boundaries, patch_between
+from trees_cases import random_ensemble
 
 
 def _network(strides: tuple[int, int], kernels: tuple[int, int], pool: bool) -> Model:
@@ -75,6 +76,74 @@ def test_a_position_of_a_signal_reads_its_patch() -> None:
     assert patch is not None
     assert (patch.kernel, patch.stride, patch.padding[:2]) == ((1, 12), (1, 4), (0, 6))
     assert patch.positions(1, 64) == (1, *end.shape[1:])
+
+
+def _volume() -> Model:
+    """Two convolutions along depth, height and width."""
+    b = GraphBuilder("video", 1)
+    x, channels = b.input("clip", (1, 1, 7, 6, 5)), 1
+    for number, (kernel, stride, pads) in enumerate(([(3, 3, 3), (1, 1, 1), [1] * 6], [(2, 3, 1), (2, 1, 1), [0] * 6])):
+        weight = b.constant(np.ones((2, channels, *kernel), np.float32), f"w{number}")
+        given = {"kernel_shape": list(kernel), "strides": list(stride), "pads": pads}
+        x, channels = b.op("Relu", b.op("Conv", x, weight, **given)), 2
+    b.output(b.dense(b.op("Flatten", x), 2), "classes")
+    return b.build()
+
+
+def _tokens(*, mixed: bool) -> Model:
+    """Two products for each token; mixed: with the mean of all tokens between them."""
+    b = GraphBuilder("tokens", 1)
+    x = b.input("tokens", (1, 6, 4))
+    for number in range(2):
+        weight = np.random.default_rng(number).normal(size=(4, 4)).astype(np.float32)
+        x = b.op("Relu", b.op("MatMul", x, b.constant(weight, f"w{number}")))
+        if mixed and not number:
+            x = b.op("Add", x, b.op("ReduceMean", x, b.constant(np.asarray([1]), "axes"), keepdims=1))
+    b.output(b.dense(b.op("Flatten", x), 2), "classes")
+    return b.build()
+
+
+@pytest.mark.parametrize("model", [_volume(), _tokens(mixed=False)], ids=["volume", "tokens"])
+def test_positions_of_what_is_no_image(model: Model) -> None:
+    """Where an element changes a position of the output, that position's features contain it."""
+    places = {place.weighted: place for place in boundaries(model)}
+    start, end = places[0], places[2]
+    patch = patch_between(model, start, end)
+    assert patch is not None
+    assert patch.layout == model.name.replace("video", "volume")
+    random = np.random.default_rng(2)
+    given = {"input_shape": start.shape, "outputs": patch.outputs(end.shape)}
+    ensemble = random_ensemble(random, patch=patch, **given)
+    assert ensemble.output_shape == end.shape
+    segment = model.segment(start.position, end.position - 1)
+    device = OrtDevice()
+    handle = device.compile(segment, device.target.units[0].name, "group")
+    name, output = segment.inputs[0].name, segment.outputs[0]
+    tensors = {name: np.zeros((1, *start.shape), np.float32), output.name: allocate(output)}
+    binding = handle.bind(tensors)
+    device.submit(binding)
+    before, axis = tensors[output.name].copy(), -1 if patch.layout == "tokens" else 1
+    low = np.full((1, *start.shape), -9, np.float32)
+    still = encode(ensemble, low)
+    touched = 0
+    for place in (np.zeros(len(start.shape), int), np.asarray(start.shape) - 1, np.asarray(start.shape) // 2):
+        tensors[name][:] = 0
+        tensors[name][(0, *place)] = 9
+        device.submit(binding)
+        changed = (tensors[output.name] != before).any(axis=axis).ravel()
+        raised = low.copy()
+        raised[(0, *place)] = 9
+        seen = (encode(ensemble, raised) != still).any(axis=1)
+        assert not (changed & ~seen).any()
+        touched += changed.sum()
+    assert touched
+
+
+def test_tokens_that_see_each_other_have_no_patch() -> None:
+    """As behind attention: each position reads all."""
+    model = _tokens(mixed=True)
+    places = {place.weighted: place for place in boundaries(model)}
+    assert patch_between(model, places[0], places[2]) is None
 
 
 def test_residual_blocks_are_whole() -> None:

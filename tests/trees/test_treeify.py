@@ -128,6 +128,34 @@ def test_layers_of_a_signal_become_trees(tmp_path: Path) -> None:
     assert ensemble.output_shape == (6, 10)
 
 
+def test_layers_of_tokens_become_trees(tmp_path: Path) -> None:
+    """The feed-forward part of a transformer: each token is read on its own, whatever attention is around."""
+    random = np.random.default_rng(4)
+    labels = random.integers(0, 2, 400)
+    x = random.standard_normal((400, 6, 8)).astype(np.float32)
+    x[labels == 1, :, :4] += 1.5
+    np.savez(tmp_path / "data.npz", x_train=x[100:], y_train=labels[100:], x_test=x[:100], y_test=labels[:100])
+    b = GraphBuilder("tokens", 2)
+    y = b.input("tokens", (1, 6, 8))
+    for number, width in enumerate((16, 8)):
+        weight = random.normal(scale=0.4, size=((8, 16)[number], width)).astype(np.float32)
+        y = b.op("Relu", b.op("MatMul", y, b.constant(weight, f"w{number}")))
+    b.output(b.dense(b.op("Flatten", y), 2), "classes")
+    network = to_torch(b.build())
+    fine_tune(network, load_data(tmp_path / "data.npz").train, Recipe(epochs=8, batch=32, rate=0.05, pad=0, flip=False))
+    given = {"layers": 2, "first": 0, "trees": 12, "max_drop": 0.3, "finetune_batches": 20, "target": "vpu"}
+    result = treeify(to_model(network), tmp_path / "data.npz", output=tmp_path / "out", **given).result
+    assert result.chosen is not None
+    (ensemble,) = read_forest(tmp_path / "out" / "trees.json").ensembles
+    assert ensemble.patch is not None
+    assert (ensemble.patch.layout, ensemble.features, ensemble.outputs) == ("tokens", 8, 8)
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx", providers=["CPUExecutionProvider"])
+    right = [
+        session.run(None, {"tokens": row[None]})[0].argmax() == label for row, label in zip(x, labels, strict=True)
+    ]
+    assert np.mean(right[:100]) == pytest.approx(result.chosen.top1, abs=0.011)
+
+
 def test_groups_beyond_the_memory_are_named(
     network: Model, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,7 +95,7 @@ def test_a_killed_process_loses_a_second_at_most(
 ) -> None:
     """Whenever it is killed, the report shows the rest, and says that the run was cut off and when."""
     out, witness = tmp_path / "out", tmp_path / "witness.txt"
-    length = ["--seconds", "100"] if verb == "run" else ["--windows", "10000000", "--outputs"]
+    length = ["--seconds", "20"] if verb == "run" else ["--windows", "10000000", "--outputs"]
     command = [sys.executable, "-c", MAIN, verb, str(app), "-o", str(out), *length]
     process = subprocess.Popen(command, env=os.environ | {"WITNESS": str(witness)}, stderr=subprocess.DEVNULL)
     try:

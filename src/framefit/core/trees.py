@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -41,7 +41,9 @@ __all__ = [
     "encode",
     "ensembles_in",
     "evaluate",
+    "images_of",
     "levels_of",
+    "outputs_of",
     "read_forest",
     "tree_layers",
     "with_ensemble",
@@ -76,10 +78,15 @@ class Encoder(Record, kw_only=True):
             raise ValueError("a low threshold lies above its high one")
 
 
+_ALONE = (1, 1, 1, 1, 0, 0, 0, 0, False)  # kernel, stride, padding and border of a token
+
+
 class Patch(Record, kw_only=True):
     """The part of an image that the trees read, as for a convolution: applied at every output position.
 
-    A signal, channels x length, is an image of one row: its patch has the height 1.
+    What is no image is seen as one or more of them (:func:`images_of`): a signal, channels x length, is an image of
+    one row; tokens are an image whose channels come last; a volume is an image for each position along its depth, with
+    a channel for each channel and each of the slices that are read there.
 
     Feature ``(channel, y, x)`` of a patch has the number ``channel * area + y * width + x``. In padding all comparator
     bits are 0.
@@ -88,21 +95,53 @@ class Patch(Record, kw_only=True):
         kernel, stride: height and width.
         padding: top, left, bottom, right.
         border: ``area`` more features, one for each place of the patch: both bits are 1 in padding, else 0.
+        layout: "image": channels x height x width, or channels x length; "tokens": the channels are the last axis, and
+            each token is read on its own; "volume": channels x depth x height x width.
+        depth: of a volume: slices that are read, stride, and padding before and behind.
     """
 
     kernel: tuple[int, int]
     stride: tuple[int, int] = (1, 1)
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
     border: bool = False
+    layout: Literal["image", "tokens", "volume"] = "image"
+    depth: tuple[int, int, int, int] = (1, 1, 0, 0)
 
     def __post_init__(self) -> None:
-        if min(*self.kernel, *self.stride) < 1 or min(self.padding) < 0:
+        if min(*self.kernel, *self.stride, *self.depth[:2]) < 1 or min(*self.padding, *self.depth[2:]) < 0:
             raise ValueError(f"not a patch: kernel {self.kernel}, stride {self.stride}, padding {self.padding}")
+        if self.layout == "tokens" and (*self.kernel, *self.stride, *self.padding, self.border) != _ALONE:
+            raise ValueError("a token is read on its own: kernel and stride are 1, and nothing is padded")
+        if self.layout != "volume" and self.depth != (1, 1, 0, 0):
+            raise ValueError(f"only a volume has a depth, not: {self.layout}")
 
     @property
     def area(self) -> int:
         """Number of places in a patch."""
         return self.kernel[0] * self.kernel[1]
+
+    def image(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
+        """Channels, height and width of the images as which an input of this shape is seen."""
+        if self.layout == "tokens":
+            shape = (shape[-1], *shape[:-1])
+        elif self.layout == "volume":
+            shape = (shape[0] * self.depth[0], *shape[2:])
+        return as_image(shape)
+
+    def features(self, shape: tuple[int, ...]) -> int:
+        """Number of features of one position, for an input of this shape."""
+        return (self.image(shape)[0] + self.border) * self.area
+
+    def outputs(self, shape: tuple[int, ...]) -> int:
+        """Number of sums of one position, for an output of this shape."""
+        return shape[-1 if self.layout == "tokens" else 0]
+
+    def slices(self, shape: tuple[int, ...]) -> int:
+        """How many images an input of this shape is."""
+        if self.layout != "volume":
+            return 1
+        kernel, stride, before, behind = self.depth
+        return (shape[1] + before + behind - kernel) // stride + 1
 
     def positions(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of outputs for an image of this size."""
@@ -236,7 +275,7 @@ class Ensemble(Record, kw_only=True):
     Attributes:
         name: of the group.
         input, output: tensors between which the trees are placed.
-        input_shape, output_shape: of one example; with a patch channels x height x width, or channels x length.
+        input_shape, output_shape: of one example; with a patch as its ``layout`` says.
         kind: "vote": a leaf is one bit, and the trees of an output are successive, the same number for each;
             "scalar": the same with an int8 as leaf; "vector": a leaf is an int8 for each output, and every
             tree adds to all of them.
@@ -283,17 +322,20 @@ class Ensemble(Record, kw_only=True):
     def _check_shapes(self) -> None:
         if min((*self.input_shape, *self.output_shape), default=0) < 1:
             raise ValueError(f"not shapes: input {self.input_shape}, output {self.output_shape}")
-        channels = self.input_shape[0] if self.patch else math.prod(self.input_shape)
-        if len(self.encoder.low) != channels:
-            raise ValueError(f"{len(self.encoder.low)} comparators for {channels} channels or features")
-        if self.patch is None:
+        patch, rank = self.patch, len(self.input_shape)
+        if patch is not None:
+            right = rank == 4 if patch.layout == "volume" else rank in (2, 3)
+            if not right or len(self.output_shape) != rank:
+                raise ValueError(f"no {patch.layout} for a patch: {self.input_shape} to {self.output_shape}")
+        if len(self.encoder.low) != self.image[0]:
+            raise ValueError(f"{len(self.encoder.low)} comparators for {self.image[0]} channels or features")
+        if patch is None:
             return
-        if len(self.input_shape) not in (2, 3) or len(self.output_shape) != len(self.input_shape):
-            raise ValueError(f"a patch needs C x H x W or C x L, not {self.input_shape} to {self.output_shape}")
-        if len(self.input_shape) == 2 and (self.patch.kernel[0], self.patch.stride[0]) != (1, 1):
-            raise ValueError(f"a patch of a signal has the height 1, not {self.patch.kernel[0]}")
-        positions = self.patch.positions(*self.image[1:])
-        if min(positions) < 1 or positions != as_image(self.output_shape)[1:]:
+        if patch.layout == "image" and rank == 2 and (patch.kernel[0], patch.stride[0]) != (1, 1):
+            raise ValueError(f"a patch of a signal has the height 1, not {patch.kernel[0]}")
+        positions = patch.slices(self.input_shape), *patch.positions(*self.image[1:])
+        output = self.output_shape if patch.layout == "volume" else (0, 1, *self._output_image[1:])
+        if min(positions) < 1 or positions != output[1:]:
             raise ValueError(f"the patch has {positions} positions, but the output is {self.output_shape}")
 
     def _tested(self) -> set[int]:
@@ -307,13 +349,31 @@ class Ensemble(Record, kw_only=True):
 
     @property
     def image(self) -> tuple[int, int, int]:
-        """The input as channels x height x width: of a signal one row, and without positions 1 x 1."""
-        return as_image(self.input_shape) if self.patch else (math.prod(self.input_shape), 1, 1)
+        """The input as channels x height x width, see :class:`Patch`; without positions 1 x 1."""
+        return self.patch.image(self.input_shape) if self.patch else (math.prod(self.input_shape), 1, 1)
+
+    @property
+    def _output_image(self) -> tuple[int, int, int]:
+        assert self.patch is not None
+        shape = self.output_shape
+        if self.patch.layout == "volume":
+            return shape[0], shape[2], shape[3]
+        return as_image((shape[-1], *shape[:-1]) if self.patch.layout == "tokens" else shape)
+
+    @property
+    def flat(self) -> Ensemble:
+        """The same trees on the images as which the input is seen: what is no image needs no form of its own."""
+        if self.patch is None or self.patch.layout == "image":
+            return self
+        plain = Patch(
+            kernel=self.patch.kernel, stride=self.patch.stride, padding=self.patch.padding, border=self.patch.border
+        )
+        return msgspec.structs.replace(self, input_shape=self.image, output_shape=self._output_image, patch=plain)
 
     @property
     def outputs(self) -> int:
         """Number of sums in a row: channels of the output with a patch, else its elements."""
-        return self.output_shape[0] if self.patch else math.prod(self.output_shape)
+        return self.patch.outputs(self.output_shape) if self.patch else math.prod(self.output_shape)
 
     @property
     def width(self) -> int:
@@ -325,12 +385,12 @@ class Ensemble(Record, kw_only=True):
         """Number of words in one row, including border features."""
         if self.patch is None:
             return math.prod(self.input_shape)
-        return (self.input_shape[0] + self.patch.border) * self.patch.area
+        return self.patch.features(self.input_shape)
 
     @property
     def positions(self) -> int:
         """Number of rows in one example."""
-        return math.prod(self.output_shape[1:]) if self.patch else 1
+        return math.prod(self.output_shape) // self.outputs
 
     @property
     def accumulator_bits(self) -> int:
@@ -403,10 +463,39 @@ def encode(ensemble: Ensemble, x: Array) -> npt.NDArray[np.uint8]:
     if ensemble.patch is None:
         x = x.reshape(len(x), -1)
     else:
-        x = x.reshape(len(x), *ensemble.image)
+        x = images_of(ensemble, x)
         low, high = low[:, None, None], high[:, None, None]
     words = (x > low).astype(np.uint8) + (x > high)
     return words if ensemble.patch is None else _patches(ensemble.patch, words)
+
+
+def images_of(ensemble: Ensemble, x: Array) -> Array:
+    """The images as which inputs of an ensemble are seen: M x channels x height x width, for N x input_shape.
+
+    A volume gives an image for each position along its depth; where it is padded there, values lie below every
+    threshold.
+    """
+    patch = ensemble.patch
+    if patch is not None and patch.layout == "tokens":
+        x = np.moveaxis(x, -1, 1)
+    elif patch is not None and patch.layout == "volume":
+        kernel, stride, before, behind = patch.depth
+        frame = ((0, 0), (0, 0), (before, behind), (0, 0), (0, 0))
+        padded = np.pad(x, frame, constant_values=-np.inf)
+        seen = np.lib.stride_tricks.sliding_window_view(padded, kernel, axis=2)[:, :, ::stride]
+        x = seen.transpose(0, 2, 1, 5, 3, 4)
+    return x.reshape(-1, *ensemble.image)
+
+
+def outputs_of(ensemble: Ensemble, y: Array) -> Array:
+    """Outputs N x output_shape, for those of the images: M x outputs x positions."""
+    patch = ensemble.patch
+    if patch is None or patch.layout == "image":
+        return y.reshape(-1, *ensemble.output_shape)
+    if patch.layout == "tokens":
+        return np.moveaxis(y.reshape(len(y), ensemble.outputs, -1), 1, 2).reshape(-1, *ensemble.output_shape)
+    slices = patch.slices(ensemble.input_shape)
+    return np.moveaxis(y.reshape(-1, slices, ensemble.outputs, y[0, 0].size), 1, 2).reshape(-1, *ensemble.output_shape)
 
 
 def _patches(patch: Patch, words: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -473,7 +562,7 @@ def evaluate(ensemble: Ensemble, x: Array) -> npt.NDArray[np.float32]:
         InputError: the shape differs.
     """
     rows = decode(ensemble, accumulate(ensemble, encode(ensemble, x)))
-    if ensemble.patch is not None:
+    if ensemble.patch is not None and ensemble.patch.layout != "tokens":
         rows = rows.reshape(len(x), ensemble.positions, ensemble.outputs).transpose(0, 2, 1)
     return np.ascontiguousarray(rows).reshape(len(x), *ensemble.output_shape)
 

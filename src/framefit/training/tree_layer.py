@@ -12,13 +12,14 @@ Networks of few levels are trained in the same way: weights and outputs are quan
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.trees import Encoder, Ensemble, Levels, ObliviousTree, Patch, Scaled, accumulate, encode
+from framefit.core.trees import Encoder, Ensemble, Levels, ObliviousTree, Patch, Scaled, accumulate, encode, images_of
 from framefit.errors import UnsupportedError
 from framefit.stats import leaves_of_effects
 from framefit.training.extra import torch
@@ -178,8 +179,8 @@ class TreeLayer(torch.nn.Module):  # type: ignore[misc]
         self._tested = (lines * columns, *places.shape)
 
     def _hold_inputs(self, ensemble: Ensemble, x: Array) -> None:
-        columns = x.reshape(len(x), self._shape[0], -1)
-        spread = columns.std(axis=(0, 2), dtype=np.float64)
+        images = images_of(ensemble, x)
+        spread = np.where(np.isfinite(images), images, 0).std(axis=(0, 2, 3), dtype=np.float64)
         self.register_buffer("reach", _column(np.where(spread > 0, spread, 1), 2), persistent=False)
         low, high = (_column(side, 2) for side in (ensemble.encoder.low, ensemble.encoder.high))
         self._binary = bool((low == high).all())
@@ -240,13 +241,23 @@ class TreeLayer(torch.nn.Module):  # type: ignore[misc]
 
     def _tests(self, x: Tensor) -> Tensor:
         """Results of all tests: rows x trees x levels, 0 or 1."""
-        x = x.reshape(len(x), *self._shape)
+        x = self._images(x)
         planes = torch.cat([step(x - threshold, self.reach) for threshold in self._thresholds()], dim=1)
         top, left, bottom, right = self._patch.padding
         planes = torch.nn.functional.pad(planes, (left, right, top, bottom)).flatten(1)
         border = self._border.expand(len(x), -1)
         flat = torch.cat([planes, border, torch.zeros_like(border)], dim=1)
         return flat.index_select(1, self._places).reshape(-1, *self._tested[1:])
+
+    def _images(self, x: Tensor) -> Tensor:
+        """The images as which an input is seen, see :func:`framefit.core.trees.images_of`."""
+        if self._patch.layout == "tokens":
+            x = x.movedim(-1, 1)
+        elif self._patch.layout == "volume":
+            kernel, stride, before, behind = self._patch.depth
+            padded = torch.nn.functional.pad(x, (0, 0, 0, 0, before, behind), value=-math.inf)
+            x = padded.unfold(2, kernel, stride).permute(0, 2, 1, 5, 3, 4)
+        return x.reshape(-1, *self._shape)
 
     def _decoded(self, sums: Tensor, x: Tensor) -> Tensor:
         if self._ensemble.levels is None:
@@ -256,7 +267,7 @@ class TreeLayer(torch.nn.Module):  # type: ignore[misc]
             # A whole number is at least another one if it exceeds that one less a half.
             above = [step(sums - side + 0.5, self.spread) for side in (low, high)]
             rows = chosen(above[0], above[1], self.values)
-        if self._ensemble.patch is not None:
+        if self._ensemble.patch is not None and self._patch.layout != "tokens":
             rows = rows.reshape(len(x), -1, self._ensemble.outputs).transpose(1, 2)
         return rows.reshape(len(x), *self._ensemble.output_shape)
 

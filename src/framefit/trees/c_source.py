@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from framefit.core.trees import Ensemble, Forest, FreeTree, ObliviousTree, Patch, as_image
+from framefit.errors import InputError
 
 _LANES = 32
 _LINE = 20  # numbers of a table in a line
@@ -30,6 +31,9 @@ def c_source(forest: Forest) -> str:
 
     Args:
         forest: ensembles of a model.
+
+    Raises:
+        InputError: one of them reads a volume.
     """
     names = _names(ensemble.name for ensemble in forest.ensembles)
     parts = [f"/* Trees of {_comment(forest.model)}: C99, whole numbers only, no heap. */\n#include <stdint.h>\n"]
@@ -80,6 +84,34 @@ static uint32_t lanes(const uint32_t *row, int32_t words, int32_t at)
 
 
 def _group(ensemble: Ensemble, name: str) -> str:
+    if ensemble.flat is ensemble:
+        return _function(ensemble, name, "")
+    patch = ensemble.patch
+    if patch is None or patch.layout != "tokens":
+        raise InputError(
+            "trees on a volume have no form in C", where=ensemble.name, remedy="export core or ml, or another group"
+        )
+    output = "uint8_t" if ensemble.levels is not None else "int32_t"
+    inputs, outputs, tokens = ensemble.image[0], ensemble.outputs, ensemble.positions
+    return f"""{_function(ensemble.flat, f"{name}_turned", "static ")}
+/* {_comment(ensemble.name)}: as above, for {tokens} tokens one behind the other. */
+void {name}(const int8_t x[{tokens * inputs}], {output} y[{tokens * outputs}])
+{{
+    static int8_t turned[{tokens * inputs}];
+    static {output} made[{tokens * outputs}];
+    int32_t t, k;
+    for (t = 0; t < {tokens}; t++)
+        for (k = 0; k < {inputs}; k++)
+            turned[k * {tokens} + t] = x[t * {inputs} + k];
+    {name}_turned(turned, made);
+    for (t = 0; t < {tokens}; t++)
+        for (k = 0; k < {outputs}; k++)
+            y[t * {outputs} + k] = made[k * {tokens} + t];
+}}
+"""
+
+
+def _function(ensemble: Ensemble, name: str, storage: str) -> str:
     low, high = folded(ensemble)
     tables = _Tables(name)
     tables.add("int16_t", "low", low)
@@ -96,7 +128,7 @@ def _group(ensemble: Ensemble, name: str) -> str:
         f"Flash: {tables.bytes} bytes of tables, and code. RAM: {_ram(ensemble)} bytes, and the stack.",
     ]
     lines = "\n * ".join(head)
-    signature = f"void {name}(const int8_t x[{math.prod(ensemble.input_shape)}], {output} y[{count}])"
+    signature = f"{storage}void {name}(const int8_t x[{math.prod(ensemble.input_shape)}], {output} y[{count}])"
     return f"\n/* {lines} */\n{tables.text}{body.replace('@signature@', signature)}"
 
 

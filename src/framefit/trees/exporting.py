@@ -67,9 +67,10 @@ def as_model(ensemble: Ensemble, batch: int = 1, flavour: Flavour = "core") -> M
     """An ensemble as a graph whose batch can be made dynamic."""
     b = GraphBuilder(ensemble.name)
     x = b.input(ensemble.input, (batch, *ensemble.input_shape))
-    graph = _Graph(b, ensemble)
+    graph = _Graph(b, ensemble.flat)
+    x = graph.images(x, ensemble)
     sums = graph.regressed(x) if flavour == "ml" else graph.oblivious(x) if ensemble.trees else graph.free(x)
-    b.output(graph.decoded(sums), ensemble.output)
+    b.output(graph.outputs(graph.decoded(sums), ensemble), ensemble.output)
     return b.build()
 
 
@@ -81,6 +82,38 @@ class _Graph:
         self.patch = ensemble.patch or Patch(kernel=(1, 1))
         self.shape = ensemble.image
         self.positions = ensemble.positions
+
+    def images(self, x: str, ensemble: Ensemble) -> str:
+        """The images as which an input is seen, see :func:`framefit.core.trees.images_of`."""
+        b, patch, rank = self.b, ensemble.patch, len(ensemble.input_shape) + 1
+        if patch is None or patch.layout == "image":
+            return x
+        if patch.layout == "tokens":
+            return self._reshaped(b.op("Transpose", x, perm=[0, rank - 1, *range(1, rank - 1)]), ensemble.image)
+        kernel, stride, before, behind = patch.depth
+        if before or behind:
+            below = b.constant(np.float32(-np.inf), b.fresh("below"))
+            x = b.op("Pad", x, self._ints([0, 0, before, 0, 0, 0, 0, behind, 0, 0]), below)
+        slices = patch.slices(ensemble.input_shape)
+        seen = []
+        for first in range(kernel):
+            ends = first + (slices - 1) * stride + 1
+            part = b.op("Slice", x, *(self._ints([value]) for value in (first, ends, 2, stride)))
+            seen.append(b.op("Unsqueeze", part, self._ints([2])))
+        stacked = seen[0] if kernel == 1 else b.op("Concat", *seen, axis=2)
+        turned = b.op("Transpose", stacked, perm=[0, 3, 1, 2, 4, 5])
+        return str(b.op("Reshape", turned, self._ints([-1, *ensemble.image])))
+
+    def outputs(self, y: str, ensemble: Ensemble) -> str:
+        """Outputs, for those of the images: as :func:`framefit.core.trees.outputs_of` arranges them."""
+        b, patch = self.b, ensemble.patch
+        if patch is None or patch.layout == "image":
+            return y
+        if patch.layout == "tokens":
+            rows = b.op("Transpose", self._reshaped(y, (ensemble.outputs, self.positions)), perm=[0, 2, 1])
+            return self._reshaped(rows, ensemble.output_shape)
+        split = [-1, patch.slices(ensemble.input_shape), *self.ensemble.output_shape]
+        return str(b.op("Transpose", b.op("Reshape", y, self._ints(split)), perm=[0, 2, 1, 3, 4]))
 
     def bits(self, x: str, tests: list[tuple[int, int]]) -> str:
         """Results of tests (feature, bit) at all positions: N x tests x rows x columns, int32."""
@@ -370,6 +403,10 @@ def _around_thresholds(ensemble: Ensemble) -> npt.NDArray[Any]:
     values = np.concatenate([sides, np.nextafter(sides, np.float32(np.inf))])
     count = max(1, min(_EXAMPLES, _POSITIONS // ensemble.positions))
     shape = (count, *ensemble.input_shape)
-    columns = sides.shape[1]
+    if ensemble.patch is not None and ensemble.patch.layout == "tokens":
+        return values[np.random.default_rng(0).integers(0, len(values), shape), np.arange(shape[-1])]
+    if ensemble.patch is not None:
+        values = values[:, :: ensemble.patch.depth[0]]
+    columns = values.shape[1]
     drawn = np.random.default_rng(0).integers(0, len(values), shape).reshape(count, columns, -1)
     return values[drawn, np.arange(columns)[:, None]].reshape(shape)

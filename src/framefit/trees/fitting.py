@@ -189,6 +189,9 @@ def fit_ensemble(
     held[random.permutation(len(x))[: max(1, round(_VALIDATION_RATIO * len(x)))]] = True
     x, y = x.astype(np.float32, copy=False), y.astype(np.float32, copy=False)
     encoder = fit_encoder(columns(x, place.patch), 3 if input_levels == 3 else 2, threshold)
+    if place.patch is not None:  # each slice of a volume has the thresholds of its channel
+        low, high = (np.repeat(side, place.patch.depth[0]).tolist() for side in (encoder.low, encoder.high))
+        encoder = Encoder(low=tuple(low), high=tuple(high))
     empty = draft(place, encoder, x.shape[1:], y.shape[1:])
     words, rows = encode(empty, x), columns(y, place.patch)
     out = np.repeat(held, empty.positions)
@@ -223,12 +226,15 @@ def _refitted(boosted: Boosted, bits: Array, target: Array, held: npt.NDArray[np
 
 def columns(x: Array, patch: Patch | None) -> Array:
     """Values by channel or by feature: rows x columns."""
-    return x.reshape(len(x), -1) if patch is None else np.moveaxis(x, 1, -1).reshape(-1, x.shape[1])
+    if patch is None:
+        return x.reshape(len(x), -1)
+    rows = x if patch.layout == "tokens" else np.moveaxis(x, 1, -1)
+    return rows.reshape(-1, rows.shape[-1])
 
 
 def draft(place: Place, encoder: Encoder, input_shape: tuple[int, ...], output_shape: tuple[int, ...]) -> Ensemble:
     """An ensemble without tests, which encodes its input."""
-    outputs = output_shape[0] if place.patch else math.prod(output_shape)
+    outputs = place.patch.outputs(output_shape) if place.patch else math.prod(output_shape)
     return Ensemble(
         name=place.name,
         input=place.input,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from framefit.core.model import Model, Node
-from framefit.core.trees import Patch, as_image
+from framefit.core.trees import Patch
 from framefit.errors import InputError
 
 __all__ = ["boundaries"]
@@ -18,8 +19,10 @@ __all__ = ["boundaries"]
 WEIGHTED = {"Conv", "Gemm", "MatMul"}
 """Operators with weights, by which layers are counted."""
 _ALIKE = {"Relu", "Add", "BatchNormalization", "Clip", "Identity", "Sigmoid", "HardSwish", "HardSigmoid", "LeakyRelu",
-          "Mul", "Sub", "Tanh", "Elu", "PRelu", "Softplus", "Greater", "Where"}  # fmt: skip
+          "Mul", "Sub", "Tanh", "Elu", "PRelu", "Softplus", "Greater", "Where", "Gelu", "Erf", "Div", "Pow", "Sqrt",
+          "Exp", "Neg", "Abs"}  # fmt: skip
 _WINDOWS = {"Conv", "MaxPool", "AveragePool"}
+_MOST_AXES = 3  # of a volume
 
 
 @dataclass(frozen=True)
@@ -66,63 +69,125 @@ def follows(node: Node) -> bool:
 def patch_between(model: Model, start: Boundary, end: Boundary) -> Patch | None:
     """What one position of the end reads of the start; ``None``: there are no positions, or each of them reads all.
 
-    A signal, channels x length, is an image of one row.
+    Positions are those of a signal (channels x length), an image or a volume, whose windows convolutions and poolings
+    read; or tokens, whose channels are the last axis, and of which each is read on its own.
     """
-    if len(start.shape) not in (2, 3) or len(end.shape) != len(start.shape):
+    axes = len(start.shape) - 1
+    if len(end.shape) != len(start.shape) or not axes:
         return None
-    (_, *size), (_, *positions) = as_image(start.shape), as_image(end.shape)
-    reach = {start.tensor: (0, 0, 1, 0, 0, 1)}  # up, down, vertical stride; left, right, horizontal stride
-    for nodes in model.nodes[start.position : end.position]:
-        for node in nodes:
-            if not _follow(node, reach):
-                return None
-    if end.tensor not in reach:
-        return None
-    up, down, step, left, right, across = reach[end.tensor]
-    kernel = (up + down + 1, left + right + 1)
+    nodes = [node for layer in model.nodes[start.position : end.position] for node in layer]
+    if axes <= _MOST_AXES and (windows := _windows(nodes, start, end)) is not None:
+        return _patch(windows, start.shape[1:], end.shape[1:])
+    if axes < _MOST_AXES and _on_their_own(nodes, start, end):
+        return Patch(kernel=(1, 1), layout="tokens")
+    return None
+
+
+class _Window(NamedTuple):
+    """What a position reads along one axis: so many before and behind it; and the step to the next position."""
+
+    before: int
+    behind: int
+    step: int
+
+
+def _patch(windows: Sequence[_Window], size: Sequence[int], positions: Sequence[int]) -> Patch | None:
+    kernel = [window.before + window.behind + 1 for window in windows]
     if math.prod(kernel) >= math.prod(size) and math.prod(positions) == 1:
         return None
-    bottom = (positions[0] - 1) * step + kernel[0] - size[0] - up
-    end_right = (positions[1] - 1) * across + kernel[1] - size[1] - left
-    if bottom < 0 or end_right < 0:  # the last rows or columns are not read, so nothing is padded
-        bottom, end_right = max(bottom, 0), max(end_right, 0)
-    border = max(up, left, bottom, end_right) > 0
-    return Patch(kernel=kernel, stride=(step, across), padding=(up, left, bottom, end_right), border=border)
+    behind = [  # less than 0 where the last ones are not read, so that nothing is padded
+        max(0, (count - 1) * window.step + reach - length - window.before)
+        for window, reach, length, count in zip(windows, kernel, size, positions, strict=True)
+    ]
+    sides = [(k, w.step, w.before, after) for k, w, after in zip(kernel, windows, behind, strict=True)]
+    down, across = sides[-2] if len(sides) > 1 else (1, 1, 0, 0), sides[-1]
+    return Patch(
+        kernel=(down[0], across[0]),
+        stride=(down[1], across[1]),
+        padding=(down[2], across[2], down[3], across[3]),
+        border=max(*down[2:], *across[2:]) > 0,
+        layout="volume" if len(sides) == _MOST_AXES else "image",
+        depth=sides[0] if len(sides) == _MOST_AXES else (1, 1, 0, 0),
+    )
 
 
-def _follow(node: Node, reach: dict[str, tuple[int, int, int, int, int, int]]) -> bool:
-    """Record what a node's output reads; return False for one that mixes positions in another way."""
-    known = [reach[operand.name] for operand in node.inputs if operand is not None and operand.name in reach]
-    if not known:
-        return all(operand is None or operand.constant for operand in node.inputs)
-    merged = tuple(max(sides) for sides in zip(*known, strict=True))
-    if any((patch[2], patch[5]) != (merged[2], merged[5]) for patch in known):
-        return False
-    up, down, step, left, right, across = merged
-    if node.op in _WINDOWS:
-        kernel, stride, dilation = (_pair(node, name) for name in ("kernel_shape", "strides", "dilations"))
-        pads = node.attributes.get("pads", (0, 0, 0, 0))
-        if "kernel_shape" not in node.attributes or node.attributes.get("auto_pad", "NOTSET") != "NOTSET":
-            return False
-        if not isinstance(pads, tuple) or len(pads) not in (2, 4):
-            return False
-        top, before = (int(pads[0]), int(pads[1])) if len(pads) == 4 else (0, int(pads[0]))
-        up, down = up + top * step, down + (dilation[0] * (kernel[0] - 1) - top) * step
-        left, right = left + before * across, right + (dilation[1] * (kernel[1] - 1) - before) * across
-        step, across = step * stride[0], across * stride[1]
-    elif node.op not in _ALIKE:
-        return False
-    reach[node.outputs[0].name] = (up, down, step, left, right, across)
-    return True
+def _windows(nodes: Sequence[Node], start: Boundary, end: Boundary) -> tuple[_Window, ...] | None:
+    """What a position of the end reads along each axis; ``None``: positions are mixed in another way."""
+    axes = len(start.shape) - 1
+    reach = {start.tensor: (_Window(0, 0, 1),) * axes}
+    for node in nodes:
+        known = [reach[operand.name] for operand in node.inputs if operand is not None and operand.name in reach]
+        if not known:
+            if any(operand is not None and not operand.constant for operand in node.inputs):
+                return None
+            continue
+        if len({tuple(window.step for window in windows) for windows in known}) > 1:
+            return None
+        merged = tuple(
+            _Window(*(max(side) for side in zip(*windows, strict=True))) for windows in zip(*known, strict=True)
+        )
+        if node.op in _WINDOWS:
+            widened = _widened(node, merged)
+            if widened is None:
+                return None
+            merged = widened
+        elif node.op not in _ALIKE:
+            return None
+        reach[node.outputs[0].name] = merged
+    return reach.get(end.tensor)
 
 
-def _pair(node: Node, name: str) -> tuple[int, int]:
-    """An attribute of rows and columns, 1 where it is missing; a signal has one row."""
-    attribute = node.attributes.get(name)
+def _widened(node: Node, windows: tuple[_Window, ...]) -> tuple[_Window, ...] | None:
+    """What is read in front of a convolution or pooling; ``None``: it says not how it pads."""
+    axes = len(windows)
+    kernel, stride, dilation = (_along(node, name, axes) for name in ("kernel_shape", "strides", "dilations"))
+    pads = _along(node, "pads", 2 * axes, 0)
+    if "kernel_shape" not in node.attributes or node.attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        return None
+    if None in (kernel, stride, dilation, pads):
+        return None
+    assert kernel is not None and stride is not None and dilation is not None and pads is not None  # noqa: PT018
+    return tuple(
+        _Window(
+            window.before + pad * window.step,
+            window.behind + (apart * (size - 1) - pad) * window.step,
+            window.step * step,
+        )
+        for window, size, step, apart, pad in zip(windows, kernel, stride, dilation, pads[:axes], strict=True)
+    )
+
+
+def _along(node: Node, name: str, count: int, default: int = 1) -> tuple[int, ...] | None:
+    """An attribute with a number for each axis; ``None``: it has others."""
+    attribute = node.attributes.get(name, (default,) * count)
     values: Sequence[object] = attribute if isinstance(attribute, tuple) else ()
-    if len(values) not in (1, 2) or not all(isinstance(value, int) for value in values):
-        return 1, 1
-    return (int(str(values[0])) if len(values) == 2 else 1), int(str(values[-1]))
+    if len(values) != count or not all(isinstance(value, int) for value in values):
+        return None
+    return tuple(int(str(value)) for value in values)
+
+
+def _on_their_own(nodes: Sequence[Node], start: Boundary, end: Boundary) -> bool:
+    """Whether each token of the end depends on the same token of the start alone."""
+    reach = {start.tensor}
+    for node in nodes:
+        first, *others = node.inputs
+        known = [operand for operand in node.inputs if operand is not None and operand.name in reach]
+        rest = [operand for operand in node.inputs if operand is not None and operand.name not in reach]
+        if any(not operand.constant for operand in rest):
+            return False
+        if not known:
+            continue
+        if node.op == "MatMul":
+            weight = others[0]
+            alone = first in known and weight is not None and weight.constant and len(weight.shape or ()) == 2
+        elif node.op == "LayerNormalization":
+            alone = first in known and node.attributes.get("axis", -1) in (-1, len(start.shape))
+        else:
+            alone = node.op in _ALIKE
+        if not alone:
+            return False
+        reach.add(node.outputs[0].name)
+    return end.tensor in reach
 
 
 @dataclass(frozen=True)

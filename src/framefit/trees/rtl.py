@@ -122,7 +122,7 @@ def _chosen(forest: Forest, group: str | None) -> tuple[Ensemble, ...]:
     names = [ensemble.name for ensemble in forest.ensembles]
     if group is not None and group not in names:
         raise InputError(f"no group {group!r}", remedy=f"choose from {', '.join(names)}")
-    chosen = tuple(e for e in forest.ensembles if group in (None, e.name))
+    chosen = tuple(e.flat for e in forest.ensembles if group in (None, e.name))
     folders = {e.name for e in chosen if is_file_name(e.name) and e.name != _MARK}
     if len(chosen) > 1 and len(folders) < len(chosen):
         raise InputError(

@@ -231,7 +231,10 @@ class Ground:
         if self.settings.scope != "input":
             levels: Literal[2, 3] = 3 if self.settings.quantise == "ternary" else 2
             exact = fit_level_map(columns(made, span.patch), levels, self.settings.threshold)
-            made, seen = exact(made), exact(seen)
+            if span.patch is not None and span.patch.layout == "tokens":
+                made, seen = (np.moveaxis(exact(np.moveaxis(part, -1, 1)), 1, -1) for part in (made, seen))
+            else:
+                made, seen = exact(made), exact(seen)
         return self._judged(refitted(self.hybrid, span, Examples(made, self.examples.labels), seen))
 
     def draft(self, span: Span, method: Method, share: int) -> Draft:
@@ -283,9 +286,9 @@ class Ground:
         as targets and as sums in up to eight bytes, and the leaves that are fitted again at once as float64 beside
         the matrix of their equations.
         """
-        settings, examples, area = self.settings, self._count(span), span.patch.area if span.patch else 1
-        features = area * (span.start.shape[0] if span.patch else math.prod(span.start.shape))
-        outputs = span.end.shape[0] if span.patch else math.prod(span.end.shape)
+        settings, examples, patch = self.settings, self._count(span), span.patch
+        features = patch.features(span.start.shape) if patch else math.prod(span.start.shape)
+        outputs = patch.outputs(span.end.shape) if patch else math.prod(span.end.shape)
         data = examples * 2 * FLOAT_BYTES * (math.prod(span.start.shape) + math.prod(span.end.shape))
         rows = examples * _positions(span) * (9 * features + 24 * outputs)
         most = 0
@@ -296,7 +299,8 @@ class Ground:
 
 
 def _positions(span: Span) -> int:
-    return math.prod(span.end.shape[1:]) if span.patch else 1
+    shape = span.end.shape
+    return math.prod(shape) // span.patch.outputs(shape) if span.patch else 1
 
 
 def _free_bytes() -> int:

@@ -59,6 +59,19 @@ def test_signals(width: int, kind: str) -> None:
     _assert_equal(ensemble, random_inputs(random, ensemble, 3))
 
 
+TOKENS = Patch(kernel=(1, 1), layout="tokens")
+VOLUME = Patch(kernel=(3, 2), stride=(1, 2), padding=(1, 0, 1, 0), border=True, layout="volume", depth=(3, 2, 1, 0))
+
+
+@pytest.mark.parametrize("kind", ["vote", "vector"])
+@pytest.mark.parametrize(("patch", "shape"), [(TOKENS, (9, 5)), (TOKENS, (3, 4, 5)), (VOLUME, (2, 6, 5, 4))])
+def test_tokens_and_volumes(kind: str, patch: Patch, shape: tuple[int, ...]) -> None:
+    """What is no image is seen as some."""
+    random = np.random.default_rng(6)
+    ensemble = random_ensemble(random, kind=kind, patch=patch, input_shape=shape, outputs=7)
+    _assert_equal(ensemble, random_inputs(random, ensemble, 3))
+
+
 @pytest.mark.parametrize("width", [63, 64, 65, 130])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_wide_pictures(width: int, stride: int) -> None:

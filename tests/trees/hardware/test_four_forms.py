@@ -37,7 +37,10 @@ def values_of(ensemble: Ensemble, results: list[int]) -> np.ndarray:
 
 def shaped(ensemble: Ensemble, rows: np.ndarray, count: int) -> np.ndarray:
     """Rows of positions as the output of so many examples."""
-    return rows.reshape(count, -1, ensemble.outputs).transpose(0, 2, 1).reshape(count, *ensemble.output_shape)
+    examples = rows.reshape(count, -1, ensemble.outputs)
+    if ensemble.patch is None or ensemble.patch.layout != "tokens":
+        examples = examples.transpose(0, 2, 1)
+    return examples.reshape(count, *ensemble.output_shape)
 
 
 def agree(ensemble: Ensemble, x: np.ndarray) -> None:
@@ -59,9 +62,9 @@ def agree(ensemble: Ensemble, x: np.ndarray) -> None:
     inputs = pack_rows(words)
     if ensemble.patch is None:
         assert simulate_encoder(ensemble.encoder, x) == inputs
-    fixed = values_of(ensemble, simulate_fixed(FixedFunction(ensemble), inputs))
+    fixed = values_of(ensemble, simulate_fixed(FixedFunction(ensemble.flat), inputs))
     found["fixed function"] = shaped(ensemble, fixed, len(x))
-    sums = simulate_core(ProgrammableCore(load_program(ensemble)), words).sums
+    sums = simulate_core(ProgrammableCore(load_program(ensemble.flat)), words).sums
     found["programmable core"] = shaped(ensemble, decode(ensemble, sums.astype(np.int32)), len(x))
     assert {form for form, made in found.items() if made.tobytes() != wanted.tobytes()} == set()
 
@@ -101,6 +104,20 @@ def test_signals(kind: str) -> None:
     """On patches of channels x length."""
     random = np.random.default_rng(18)
     ensemble = random_ensemble(random, kind=kind, patch=SIGNAL, input_shape=(2, 6), trees=3, depth=4)
+    agree(ensemble, random_inputs(random, ensemble, 2))
+
+
+@pytest.mark.parametrize(
+    ("patch", "shape"),
+    [
+        (Patch(kernel=(1, 1), layout="tokens"), (4, 5)),
+        (Patch(kernel=(2, 1), padding=(1, 0, 0, 0), border=True, layout="volume", depth=(2, 1, 1, 0)), (2, 3, 3, 2)),
+    ],
+)
+def test_tokens_and_volumes(patch: Patch, shape: tuple[int, ...]) -> None:
+    """What is no image is seen as some; circuits compute a position of these."""
+    random = np.random.default_rng(19)
+    ensemble = random_ensemble(random, kind="vote", patch=patch, input_shape=shape, trees=3, depth=4)
     agree(ensemble, random_inputs(random, ensemble, 2))
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.trees import MAX_DEPTH, Ensemble, Patch
+from framefit.core.trees import MAX_DEPTH, Ensemble, Patch, images_of, outputs_of
 from framefit.devices.trees.loops import LANES, TOGETHER, WORDS, run_row, run_rows, run_votes, run_walks
 
 __all__ = ["kernel_of"]
@@ -155,11 +155,28 @@ def kernel_of(ensemble: Ensemble, batch: int = 1) -> Kernel:
         ensemble: any ensemble.
         batch: number of examples in a call.
     """
+    if ensemble.flat is not ensemble:
+        return _Arranged(ensemble, batch)
     if ensemble.free_trees:
         return _Walks(ensemble, batch)
     if ensemble.patch is None and batch == 1:
         return _Row(ensemble)
     return _Votes(ensemble, batch) if ensemble.kind == "vote" else _Rows(ensemble, batch)
+
+
+class _Arranged:
+    """Trees on what is seen as images: it is arranged, and so are the outputs."""
+
+    def __init__(self, ensemble: Ensemble, batch: int) -> None:
+        assert ensemble.patch is not None
+        flat = ensemble.flat
+        self._ensemble, self._count = ensemble, batch * ensemble.patch.slices(ensemble.input_shape)
+        self._kernel, self._shape = kernel_of(flat, self._count), (self._count, *flat.output_shape)
+
+    def __call__(self, x: Array, y: Array) -> None:
+        made = np.empty(self._shape, np.float32)
+        self._kernel(np.ascontiguousarray(images_of(self._ensemble, x)), made)
+        y[:] = outputs_of(self._ensemble, made)
 
 
 class _Row:

@@ -147,7 +147,7 @@ def _executed(
         ) from None
     if done.returncode:
         raise DeviceError(f"{what} failed: {done.stderr.strip()[-500:]}", remedy="reduce the circuit, and report it")
-    return done.stdout
+    return done.stdout or done.stderr
 
 
 _PACKAGES = {"up5k": "sg48", "hx8k": "ct256"}  # of the boards that are common: UPduino, iCEBreaker; iCE40-HX8K
