@@ -6,8 +6,8 @@
     python benchmarks/trees.py window [--windows 2000]
 
 ``fit``: on load_digits the last two hidden layers of 64-128-128-64-10 are replaced by trees that read and make ternary
-values, by the defaults of ``framefit treeify``, in vectors and in votes: the loss of test accuracy in points (goal: at
-most 1.0, mean over seeds) and the time of a fit (goal: at most 10 s of one core). In ResNet-20 a late residual block
+values, by the defaults of ``framefit treeify``, in vectors, in votes, and in votes whose count is the output, which
+then has no levels: the loss of test accuracy in points (goal: at most 1.0, mean over seeds) and the time of a fit (goal: at most 10 s of one core). In ResNet-20 a late residual block
 (goal: at most 2.0 points), and an early one, which shows where trees lose. Hybrids stay in the folder.
 
 ``untrained``: the same group of the same network of digits, not trained before: trained first, then replaced and
@@ -57,7 +57,7 @@ from trees_cases import stand_in
 
 Array = np.ndarray[Any, Any]
 Row = dict[str, object]
-FORMS = {"gradient": "vectors", "ada": "votes"}
+FORMS = {"gradient": "vectors", "ada": "votes", "counted": "counted votes"}
 BLOCKS = {"late": 19, "early": 1}  # number of the first layer with weights
 WAYS = {"network": 30, "hybrid": 80}  # epochs: 30 of training and the fine-tuning are about as many mini-batches as 80
 NORMALISED = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}  # as the network was trained
@@ -100,6 +100,7 @@ def fit(given: argparse.Namespace) -> None:
         for form in given.form or FORMS:
             what = f"digits, {FORMS[form]}, seed {seed}"
             options = {"first": 1, "method": form, "seed": seed, "max_drop": 1.0, "finetune": given.finetune}
+            options |= {"method": "ada", "scope": "input"} if form == "counted" else {}
             made = fitted(place / form, what, place / "mlp.onnx", data, **options)
             digits.append(made | {"form": form, "seed": seed})
     points = {form: [row["points"] for row in digits if row["form"] == form and "points" in row] for form in FORMS}

@@ -231,11 +231,21 @@ def test_depth() -> None:
 
 
 def test_what_cannot_be_fitted() -> None:
-    """Too few examples, and votes for outputs without levels, are refused."""
+    """Too few examples, and a loss that is another method's, are refused."""
     x, y = _data(count=20)
     with pytest.raises(InputError, match="7 inputs"):
         fit_ensemble(x[:7], y[:7], PLACE, Boosting())
     with pytest.raises(ValueError, match="exponential loss needs method 'ada'"):
         Boosting(loss="exponential")
-    with pytest.raises(InputError, match="0 output levels with 'ada'"):
-        fit_ensemble(x, y, PLACE, Boosting(method="ada"), output_levels=0)
+
+
+def test_votes_may_be_counted() -> None:
+    """Without levels their count is worth what it tells of the outputs: more than three values do."""
+    x, y = _data(count=1200)
+    boosting = Boosting(method="ada", trees=9, loss="exponential")
+    errors = []
+    for levels in (3, 0):
+        ensemble = fit_ensemble(x[:1000], y[:1000], PLACE, boosting, output_levels=levels).ensemble
+        assert (ensemble.kind, ensemble.scaled is None) == ("vote", levels == 3)
+        errors.append(float(((evaluate(ensemble, x[1000:]) - y[1000:]) ** 2).mean()))
+    assert errors[1] < errors[0]

@@ -381,7 +381,6 @@ def test_no_group_is_worth_it(network: Model, data: Path, tmp_path: Path) -> Non
         ({"first": 2, "layers": 1}, "layers 2 to 2 are not a group"),
         ({"step": 0}, "step must be at least 1, is 0"),
         ({"depth": 9}, "depth must be at least 1 and at most 6, is 9"),
-        ({"method": "ada", "scope": "input"}, "outputs without levels have no votes"),
         ({"loss": "hinge", "scope": "input"}, "no log or hinge loss"),
         ({"tress": 5}, "did you mean 'trees'"),
         ({"export": "onnx"}, "export is 'onnx'"),

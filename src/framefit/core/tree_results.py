@@ -167,8 +167,8 @@ class TreeifySettings(Settings, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.scope == "input" and (self.method != "gradient" or self.loss in ("log", "hinge")):
-            raise ValueError("outputs without levels have no votes, and no log or hinge loss: take scope group or all")
+        if self.scope == "input" and self.method == "gradient" and self.loss in ("log", "hinge"):
+            raise ValueError("outputs without levels have no log or hinge loss: take scope group or all")
         if self.train == "hybrid" and (not self.train_epochs or None in (self.first, self.layers)):
             raise ValueError("an untrained network cannot rank groups: give first, layers and train_epochs")
 

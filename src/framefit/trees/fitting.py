@@ -169,7 +169,7 @@ def fit_ensemble(
         place: of the ensemble in the model.
         settings: parameters of the boosting.
         seed: for the split, and for random choices of the boosting.
-        output_levels: 2, 3, or 0: whole numbers times a scale, not quantised further (only "gradient").
+        output_levels: 2, 3, or 0: whole numbers times a scale, not quantised further; votes are then counted.
         input_levels: 2 or 3.
         threshold: for normalised values; ``None``: thresholds of least error.
 
@@ -178,11 +178,11 @@ def fit_ensemble(
     """
     if len(x) != len(y) or len(x) < 8:
         raise InputError(f"{len(x)} inputs and {len(y)} outputs", where=place.name, remedy="give at least 8 examples")
-    if input_levels not in (2, 3) or output_levels not in (0, 2, 3) or (settings.method == "ada" and not output_levels):
+    if input_levels not in (2, 3) or output_levels not in (0, 2, 3):
         raise InputError(
-            f"{input_levels} input levels, {output_levels} output levels with {settings.method!r}",
+            f"{input_levels} input levels, {output_levels} output levels",
             where=place.name,
-            remedy="choose 2 or 3 levels; outputs of 'gradient' may have 0: no levels",
+            remedy="choose 2 or 3 levels; outputs may have 0: no levels",
         )
     random = np.random.default_rng(seed)
     held = np.zeros(len(x), bool)
@@ -197,8 +197,8 @@ def fit_ensemble(
     out = np.repeat(held, empty.positions)
     candidates = Candidates.of(words[~out])
     bits = candidates.bits, candidates.like(words[out])
-    if output_levels:
-        target = quantised(rows, 3 if output_levels == 3 else 2, threshold).astype(np.float32)
+    if output_levels or settings.method == "ada":  # a vote is for or against; their count is worth what it tells
+        target = quantised(rows, 2 if output_levels == 2 else 3, threshold).astype(np.float32)
     else:
         middle, spread = rows.mean(axis=0), rows.std(axis=0)
         target = (rows - middle) / np.where(spread > 0, spread, 1)

@@ -99,11 +99,11 @@ def test_random_trees(kind: str, free: bool, convolved: bool) -> None:
     agree(ensemble, random_inputs(random, ensemble, 2))
 
 
-@pytest.mark.parametrize("kind", ["vote", "vector"])
-def test_signals(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "levelled"), [("vote", True), ("vote", False), ("vector", True)])
+def test_signals(kind: str, levelled: bool) -> None:
     """On patches of channels x length."""
     random = np.random.default_rng(18)
-    ensemble = random_ensemble(random, kind=kind, patch=SIGNAL, input_shape=(2, 6), trees=3, depth=4)
+    ensemble = random_ensemble(random, kind=kind, levelled=levelled, patch=SIGNAL, input_shape=(2, 6), trees=3, depth=4)
     agree(ensemble, random_inputs(random, ensemble, 2))
 
 
