@@ -7,8 +7,9 @@
 
 ``fit``: on load_digits the last two hidden layers of 64-128-128-64-10 are replaced by trees that read and make ternary
 values, by the defaults of ``framefit treeify``, in vectors, in votes, and in votes whose count is the output, which
-then has no levels: the loss of test accuracy in points (goal: at most 1.0, mean over seeds) and the time of a fit (goal: at most 10 s of one core). In ResNet-20 a late residual block
-(goal: at most 2.0 points), and an early one, which shows where trees lose. Hybrids stay in the folder.
+then has no levels: the loss of test accuracy in points (goal: at most 1.0, mean over seeds) and the time of a fit
+(goal: at most 10 s of one core). In ResNet-20 a late residual block (goal: at most 2.0 points), and an early one, which
+shows where trees lose. Hybrids stay in the folder.
 
 ``untrained``: the same group of the same network of digits, not trained before: trained first, then replaced and
 fine-tuned, or trained end to end with the trees in it, in about as many mini-batches; accuracy and processor time.
