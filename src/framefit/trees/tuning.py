@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,8 @@ Array = npt.NDArray[Any]
 _EPOCHS = 10.0
 _REFIT = Recipe(epochs=1e6, steps=30, batch=64, rate=0.01, pad=0, flip=False, bf16=False)
 _SPREAD = 256  # examples that show the spread of the trees' inputs
-_ENOUGH = 8000  # examples; if there are fewer, more are generated
+_EPOCH = 8000  # examples; if there are fewer, more are generated, and an epoch is so many of them
+_GENERATED, _GENERATED_BYTES = 30_000, 1 << 28  # at most: a network learns more of examples that it sees seldom
 _DISTILL = 0.9  # weight of the teacher's answers: high, since the labels of generated examples are its own
 _TRAINING_RATE = 0.1  # with one cycle; the networks in docs/training.md were trained with 0.05 to 0.4
 
@@ -116,8 +118,10 @@ def tuned(
     if spans and settings.finetune != "all":
         first = spans[0].start.position if settings.finetune == "trees" else spans[-1].end.position
     answers = None if first and settings.finetune == "tail" else to_torch(teacher.part(first, teacher.end))
-    if answers is not None and len(examples) < _ENOUGH:
+    epochs = 1.0  # of the examples, in one of the settings'
+    if answers is not None and len(examples) < _EPOCH:
         examples = _taught(teacher, examples, settings.seed)
+        epochs = _EPOCH / len(examples)
     if first:
         examples = Examples(hybrid.through(examples.inputs(), 0, first), examples.labels)
     network = _hybrid(hybrid, first, examples.inputs(slice(0, _SPREAD)))
@@ -125,8 +129,8 @@ def tuned(
         return Tuning(hybrid, before, 0.0, "no layer behind the trees has weights: nothing was fine-tuned")
     recipe = recipe_for(
         examples,
-        epochs=settings.finetune_epochs,
-        least_epochs=_EPOCHS,
+        epochs=None if settings.finetune_epochs is None else settings.finetune_epochs * epochs,
+        least_epochs=_EPOCHS * epochs,
         rate=settings.rate,
         seed=settings.seed,
         pictures=not first,
@@ -158,7 +162,8 @@ def tuned(
 
 def _taught(teacher: HybridModel, examples: Examples, seed: int) -> Examples:
     """Generate examples labelled by the teacher: the network would memorise the few of the user."""
-    x = enlarged(examples, _ENOUGH, seed)
+    most = _GENERATED_BYTES // (4 * math.prod(examples.stored.shape[1:]))  # float32
+    x = enlarged(examples, max(_EPOCH, min(_GENERATED, most)), seed)
     answers = teacher.predict(x[len(examples) :])
     labels = answers.reshape(len(answers), -1).argmax(axis=1)
     return Examples(x, np.concatenate([examples.labels, labels]))
