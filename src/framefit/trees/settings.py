@@ -85,6 +85,10 @@ class RtlSettings(Settings, kw_only=True):
         super().__post_init__()
         if self.pins is not None and self.place is None:
             raise ValueError("pins are those of a placed circuit: give place, too")
+        if self.core == "stream" and self.pipelined:
+            raise ValueError("a stream is not pipelined: a position takes many cycles to come")
+        if self.core != "stream" and self.sample_step is not None:
+            raise ValueError("only a stream reads samples: choose core stream, or leave out sample_step")
         if not self.luts:
             raise ValueError("luts is empty: give 4, 6 or both")
         if any(min(layer) < 1 for layer in self.layers):

