@@ -31,19 +31,26 @@ def test_help_lists_the_commands() -> None:
         assert f"  {command} " in shown
 
 
-def test_help_is_quick() -> None:
-    """Under 0.3 s."""
-    assert seconds([SCRIPT, "--help"]) < 0.3
+@pytest.fixture(scope="module")
+def numpy_s() -> float:
+    """What it takes to import numpy, 0.1 s on a machine of today: bars in seconds would judge the machine."""
+    return seconds([sys.executable, "-c", "import numpy"])
 
 
-def test_a_wrong_path_is_answered_quickly() -> None:
-    """Under 0.4 s; tests/cli/test_bad_input.py counts what is imported for other wrong uses."""
-    assert seconds([SCRIPT, "plan", "nosuch.toml"], code=2) < 0.4
+def test_help_is_quick(numpy_s: float) -> None:
+    """Under three times what numpy takes."""
+    assert seconds([SCRIPT, "--help"]) < 3 * numpy_s
 
 
-def test_importing_costs_next_to_nothing() -> None:
-    """``import framefit`` takes under 0.1 s more than Python itself."""
-    assert seconds([sys.executable, "-c", "import framefit"]) - seconds([sys.executable, "-c", "pass"]) < 0.1
+def test_a_wrong_path_is_answered_quickly(numpy_s: float) -> None:
+    """Under four times as long; tests/cli/test_bad_input.py counts what is imported for other wrong uses."""
+    assert seconds([SCRIPT, "plan", "nosuch.toml"], code=2) < 4 * numpy_s
+
+
+def test_importing_costs_next_to_nothing(numpy_s: float) -> None:
+    """``import framefit`` takes less than half of that more than Python itself."""
+    ours, python = (seconds([sys.executable, "-c", code]) for code in ("import framefit", "pass"))
+    assert ours - python < numpy_s / 2
 
 
 @pytest.mark.parametrize("code", ["import framefit", "import framefit.cli.app"])
