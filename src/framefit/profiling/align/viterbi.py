@@ -352,6 +352,9 @@ def assign_packets(
     submit_ns, begin_ns, lengths, wrap_ns = timing.submit_ns, timing.begin_ns, costs.lengths, timing.wrap_ns
     fresh, slots, floor_ns2, stall_ns = workspace.fresh, workspace.slots, costs.floor_ns2, costs.stall_ns
     launch_var = costs.launch_var
+    least_var = 0.25 * floor_ns2  # of any time, also where the device is fast
+    least_norm = 0.5 * math.log(6.283185307179586 * least_var)
+    likeliest_early = costs.early - math.log(2.0 * math.sqrt(least_var))  # it waited less by two deviations or more
     cyclic, submits = len(programs) == 0, len(submit_ns) > 0
     known = submits and np.isfinite(timing.offset_ns)
     width = min(_WIDEST, beam.shape[0])
@@ -457,12 +460,28 @@ def assign_packets(
                                     beyond = True
                                     break
                             lost = number + spot - number0 - 1
-                            chance, trust = -np.inf, 2.0
-                            if excess <= 0.0 or excess * excess <= _HOPELESS * var_here:
-                                chance = -0.5 * excess * excess / var_here - 0.5 * math.log(
-                                    6.283185307179586 * var_here
+                            losses = _loss_log(kept, opened, lengths, lost)
+                            if launch > launch0 + 1:  # or those before were never recorded
+                                ends = (launch0 + 1) * events if cyclic else count_before[launch0 + 1]
+                                losses = max(
+                                    losses,
+                                    _hidden_log(costs.hidden, launch - launch0 - 1)
+                                    + _loss_log(kept, opened, lengths, ends - 1 - number0)
+                                    + _loss_log(kept, opened, lengths, spot),
                                 )
-                            if excess * excess <= 4.0 * var_here:
+                            squares = excess * excess / var_here
+                            least = top - (costs.beam if wrap == 0 else _WRAPPED)
+                            if lost > 0 and excess < 0.0:  # most are hopeless, which costs no logarithm to see
+                                likeliest = -0.5 * squares - least_norm
+                                if squares > 4.0:
+                                    likeliest = max(likeliest, likeliest_early)
+                                if score0 + likeliest + losses + refused - rare <= least:
+                                    at += 1
+                                    continue
+                            chance, trust = -np.inf, 2.0
+                            if excess <= 0.0 or squares <= _HOPELESS:
+                                chance = -0.5 * squares - 0.5 * math.log(6.283185307179586 * var_here)
+                            if squares <= 4.0:
                                 expected |= lost == 0 and chance + kept > costs.spurious + 0.5 * costs.beam
                             else:
                                 usual = chance
@@ -474,15 +493,6 @@ def assign_packets(
                                     chance = max(chance, costs.early - math.log(less))
                                 if chance > usual:  # a delay says little of the speed
                                     trust = _DELAYED
-                            losses = _loss_log(kept, opened, lengths, lost)
-                            if launch > launch0 + 1:  # or those before were never recorded
-                                ends = (launch0 + 1) * events if cyclic else count_before[launch0 + 1]
-                                losses = max(
-                                    losses,
-                                    _hidden_log(costs.hidden, launch - launch0 - 1)
-                                    + _loss_log(kept, opened, lengths, ends - 1 - number0)
-                                    + _loss_log(kept, opened, lengths, spot),
-                                )
                             score = score0 + chance + losses + refused - rare
                             if (
                                 lost > 0 and launch > launch0 and score > top - costs.beam
@@ -491,7 +501,7 @@ def assign_packets(
                                     costs.disagreement, begin_ns, timing.first_launch, timing.tolerance_ns, launch,
                                     time - since_begin[event] * speed,
                                 )  # fmt: skip
-                            if score > top - (costs.beam if wrap == 0 else _WRAPPED):
+                            if score > least:
                                 change = 0.0
                                 if mu <= soonest:  # what varies much by itself says little of the speed
                                     usual = trust * math.sqrt(var_here)
