@@ -71,6 +71,19 @@ def _a_core_each() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _briefly() -> Iterator[None]:
+    """Plans and runs spend tenths of a second on measuring, and few windows on the idle control."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_PROBE_NS", "_FINAL_NS"):
+            patch.setattr(f"framefit.planning.durations.{name}", 200_000_000)
+        patch.setattr("framefit.planning.durations._AROUND_NS", 100_000_000)
+        patch.setattr("framefit.planning.durations._FLOOR_WAKE_UPS", 20)
+        patch.setattr("framefit.devices.measure._BUDGET_NS", 200_000_000)
+        patch.setattr("framefit.runtime.session._LEAST_FLOOR", 5)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _nothing_is_left_open() -> Iterator[None]:
     """What the last tests did not close is found by the collector, as an error of the very last one."""
     gc.freeze()  # all that pytest has collected: no garbage, and a second to look at

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import framefit
-from workloads import measure_briefly, write_app, write_models
+from workloads import write_app, write_models
 
 
 @pytest.mark.parametrize("name", framefit.__all__)
@@ -32,7 +32,6 @@ def test_plan_and_run_in_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """A workload is planned, really measured, run and looked at without another import."""
     monkeypatch.setenv("FRAMEFIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    measure_briefly(monkeypatch)
     app = write_app(write_models(tmp_path / "models"), rate_hz=20)
     plan = framefit.plan(app)
     result = framefit.run(plan, windows=3)

@@ -26,7 +26,6 @@ __all__ = [
     "Quiet",
     "chain",
     "listing",
-    "measure_briefly",
     "no_noise",
     "small",
     "stopping",
@@ -199,11 +198,3 @@ def listing(folder: Path) -> dict[str, bytes | None]:
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in sorted(folder.rglob("*"))
     }
-
-
-def measure_briefly(patch: pytest.MonkeyPatch) -> None:
-    """Plans and runs spend tenths of a second on measuring, and few windows on the idle control."""
-    for name in ("_PROBE_NS", "_FINAL_NS"):
-        patch.setattr(f"framefit.planning.durations.{name}", 200_000_000)
-    patch.setattr("framefit.planning.durations._AROUND_NS", 100_000_000)
-    patch.setattr("framefit.runtime.session._LEAST_FLOOR", 5)

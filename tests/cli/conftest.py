@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from console import Framefit, framefit_in
 
-from workloads import measure_briefly, no_noise, write_models
+from workloads import no_noise, write_models
 
 
 @pytest.fixture
 def framefit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Framefit:
     """``framefit`` in an empty current folder; plans see no noise."""
-    measure_briefly(monkeypatch)
     no_noise(monkeypatch)
     here = tmp_path / "here"
     here.mkdir()

@@ -21,7 +21,7 @@ from framefit.core.files import read_record
 from framefit.core.program import read_program
 from framefit.core.run_record import Metrics, RunInfo
 from framefit.devices.host import realtime_priority_permitted
-from workloads import listing, measure_briefly, no_noise, write_app, write_models, write_target
+from workloads import listing, no_noise, write_app, write_models, write_target
 
 SCRIPT = Path(sys.executable).with_name("framefit")
 
@@ -31,7 +31,6 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     """A run of two windows."""
     folder = write_models(tmp_path_factory.mktemp("result"))
     with pytest.MonkeyPatch.context() as patch:
-        measure_briefly(patch)
         no_noise(patch)
         return run(write_app(folder), windows=2, output=folder / "out")
 

@@ -21,7 +21,7 @@ from framefit.devices.host import available_cores
 from framefit.planning import ladder
 from framefit.workflows.plan import ready
 from networks import difference
-from workloads import measure_briefly, no_noise, write_app, write_models, write_target
+from workloads import no_noise, write_app, write_models, write_target
 
 FRAMES = 60
 IMAGES = np.random.default_rng(1).standard_normal((FRAMES, 3, 16, 16)).astype(np.float32)
@@ -210,7 +210,6 @@ def test_a_slower_model_gets_a_finer_rung_on_all_units(
 @pytest.mark.skipif(len(available_cores()) < 2, reason="one core")
 def test_rates_change_on_two_cores(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads of two cores go over to other windows together; outputs are right, and every frame has a fate."""
-    measure_briefly(monkeypatch)
     no_noise(monkeypatch)
     cores = sorted(available_cores())[-2:]
     path = app(folder, "cpu", CAMERA + CHANGE, rate_hz=50, schedule='preemption = "never"', more=SINK)

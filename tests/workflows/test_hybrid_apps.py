@@ -14,7 +14,7 @@ from framefit.devices.pieces import HostDevice
 from framefit.testing import arrays_for
 from framefit.trees.exporting import with_trees
 from trees_cases import stand_in
-from workloads import measure_briefly, no_noise, small, write_app, write_models, write_target
+from workloads import no_noise, small, write_app, write_models, write_target
 
 FRAMES = 8
 RATE_HZ = 250  # on the board the network takes 5.1 ms, and 2.1 ms with trees
@@ -38,11 +38,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     frames = np.random.default_rng(1).standard_normal((FRAMES, 3, 16, 16)).astype(np.float32)
     np.savez(folder / "camera.npz", frames=frames)
     return folder
-
-
-@pytest.fixture(autouse=True)
-def _briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    measure_briefly(monkeypatch)
 
 
 def _app(folder: Path, name: str, **given: str | float | None) -> Path:

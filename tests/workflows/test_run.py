@@ -33,7 +33,6 @@ from workloads import (
     LATE_NS,
     WINDOW_MS,
     listing,
-    measure_briefly,
     no_noise,
     stopping,
     write_app,
@@ -60,10 +59,9 @@ FILES = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _brief() -> Iterator[None]:
-    """Plan with durations that follow from the layers, and measure around the run for tenths of a second."""
+def _quiet() -> Iterator[None]:
+    """Plan with durations that follow from the layers."""
     with pytest.MonkeyPatch.context() as patch:
-        measure_briefly(patch)
         no_noise(patch)
         yield
 

@@ -29,7 +29,7 @@ from framefit.execution.prepare import Preparation
 from framefit.runtime import session
 from framefit.runtime.program import Output, TimeUpError
 from networks import difference
-from workloads import listing, measure_briefly, no_noise, stopping, write_app, write_models, write_target
+from workloads import listing, no_noise, stopping, write_app, write_models, write_target
 
 FRAMES = 20
 RATE_HZ = 80  # windows of 12.5 ms: shorter than the chain
@@ -671,14 +671,13 @@ def test_what_cannot_begin(planned: Plan, folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plan with durations that follow from the layers."""
-    measure_briefly(monkeypatch)
     no_noise(monkeypatch)
 
 
 @pytest.mark.timed
-@pytest.mark.usefixtures("_brief")
+@pytest.mark.usefixtures("_quiet")
 @pytest.mark.parametrize("preemption", ["auto", "never"])
 def test_threads_of_a_program_share_a_runner(preemption: str, folder: Path) -> None:
     """Several submit while others take: each frame has one fate and its own result, and outputs are right."""
@@ -723,7 +722,7 @@ def test_threads_of_a_program_share_a_runner(preemption: str, folder: Path) -> N
 
 
 @pytest.mark.timed
-@pytest.mark.usefixtures("_brief")
+@pytest.mark.usefixtures("_quiet")
 def test_a_run_folder_of_a_real_run(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Launches are measured before and after, as in a run; the program has its cores again at the end."""
     before = os.sched_getaffinity(0)
@@ -741,7 +740,7 @@ def test_a_run_folder_of_a_real_run(folder: Path, tmp_path: Path, caplog: pytest
 
 
 @pytest.mark.timed
-@pytest.mark.usefixtures("_brief")
+@pytest.mark.usefixtures("_quiet")
 def test_a_processor_that_fails_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits is woken, with the error; so is whoever leaves."""
     app = write_app(folder, rate_hz=100, guard_ms=None, background=(), model='on_error = "stop"')
@@ -759,7 +758,7 @@ def test_a_processor_that_fails_is_reported(folder: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.timed
-@pytest.mark.usefixtures("_brief")
+@pytest.mark.usefixtures("_quiet")
 def test_real_time_passes_by_itself(folder: Path) -> None:
     """It cannot be virtual on this machine's processor, and nobody lets it pass."""
     app = write_app(folder, rate_hz=100, guard_ms=None, background=())

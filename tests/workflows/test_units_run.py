@@ -19,7 +19,7 @@ from framefit.devices.device import Array
 from framefit.devices.host import available_cores
 from framefit.workflows.report import write_views
 from networks import difference
-from workloads import measure_briefly, no_noise, write_app, write_models, write_target
+from workloads import no_noise, write_app, write_models, write_target
 
 FRAMES = 40
 RATE_HZ = 100  # windows of 10 ms: the chain takes 17 on one unit
@@ -266,7 +266,6 @@ def test_outputs_of_threads_on_two_cores(
     preemption: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All models' outputs are those of the files, in order, through what reads what; every frame has a fate."""
-    measure_briefly(monkeypatch)
     no_noise(monkeypatch)
     app = on_units(folder, "cpu", rate_hz=50, guard_ms=1.0, schedule=f'preemption = "{preemption}"', more=READER)
     cores = sorted(available_cores())[-2:]

@@ -23,7 +23,7 @@ from framefit.devices.pieces import HostDevice
 from framefit.errors import HangError
 from framefit.report.terminal import view
 from framefit.testing import DeviceConformance, arrays_for
-from workloads import measure_briefly, no_noise
+from workloads import no_noise
 
 TOLERANCE = 1e-4
 
@@ -48,8 +48,7 @@ def network(zeros: float = 0.8, *, middle: str = "Sigmoid", size: int = 16) -> M
 
 @pytest.fixture
 def decided(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Sets what a comparison will find, the runtime's time over that of the kernels; plans measure briefly."""
-    measure_briefly(monkeypatch)
+    """Sets what a comparison will find, the runtime's time over that of the kernels."""
     no_noise(monkeypatch)
 
     def decide(ratio: float) -> None:
