@@ -98,11 +98,15 @@ def chain() -> Model:
     return b.build()
 
 
-def write_models(folder: Path) -> Path:
-    """``small.onnx`` and ``chain.onnx`` in a folder; returns it."""
+def write_models(folder: Path, *, brief: bool = False) -> Path:
+    """``small.onnx`` and ``chain.onnx`` in a folder; returns it.
+
+    ``brief`` is for what another process plans by measurements, which are over the sooner the less is launched: both
+    files are small.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     small().save(folder / "small.onnx", force=True)
-    chain().save(folder / "chain.onnx", force=True)
+    (small() if brief else chain()).save(folder / "chain.onnx", force=True)
     return folder
 
 
