@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from framefit.core.events import Trace, TraceMeta
+from framefit.core.events import EventType, Trace, TraceMeta
 from framefit.core.program import Program
 from framefit.core.target import TraceUnit
 from framefit.devices.npu.packets import PacketBuffer
@@ -159,6 +160,25 @@ def test_one_sided_and_whole_losses_are_named() -> None:
     run = played(PROGRAM, 40)
     starts = drop_packets(run, PROGRAM, None, kind="start-only", rate=0.2, seed=0).trace
     assert any("nearly all lost events are STARTs" in sentence for sentence in diagnosis_of(starts))
+
+
+def test_a_type_that_was_never_recorded_is_named() -> None:
+    """A device that records STARTs only lost nothing on the way; what else was lost is described beside it."""
+    run = played(PROGRAM, 40)
+    begins = np.flatnonzero(run.type == EventType.START)
+
+    def kept(which: npt.NDArray[np.int64]) -> Trace:
+        columns = {name: getattr(run, name)[which] for name in ("time_ns", "id", "type", "core", "operation")}
+        return replace(run, **columns)
+
+    (line,) = diagnosis_of(kept(begins))
+    assert line.startswith("no END was received")
+    assert "no duration here was measured" in line
+    first, second, *_ = diagnosis_of(kept(np.delete(begins, slice(100, 110))))
+    assert first == line
+    assert second.startswith(f"10 of {len(begins)} events were lost")
+    ends = np.flatnonzero(run.type == EventType.END)
+    assert diagnosis_of(kept(ends))[0].startswith("no START was received")
 
 
 def test_what_lies_beyond_the_trace_is_known_by_the_devices_count() -> None:

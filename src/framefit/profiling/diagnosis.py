@@ -60,9 +60,14 @@ class _Events:
 
     def by_core(self) -> list[_Events]:
         """Split the events by core."""
-        return [self._of(self.core == core) for core in np.unique(self.core)]
+        return [self.only(self.core == core) for core in np.unique(self.core)]
 
-    def _of(self, which: Bools) -> _Events:
+    def of(self, type_: EventType) -> Bools:
+        """Mark the events of a type."""
+        return np.asarray(self.starts == (type_ is EventType.START))
+
+    def only(self, which: Bools) -> _Events:
+        """Some of the events."""
         return _Events(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
 
 
@@ -77,6 +82,12 @@ def diagnose(trace: Trace, sequence: Sequence, reconstruction: Reconstruction) -
     lost = int(np.count_nonzero(events.lost))
     if not lost:
         return tuple(sentences)
+    never = [type_ for type_ in (EventType.START, EventType.END) if not np.any(events.of(type_) & ~events.lost)]
+    if len(never) == 1 and lost > 1:
+        sentences.append(_describe_missing_type(never[0]))
+        events = events.only(~events.of(never[0]))
+        if not np.any(events.lost):
+            return tuple(sentences)
     sentences += _describe_pattern(log, events)
     remedies = find_remedies(trace, sequence, reconstruction)
     if remedies is None:
@@ -219,6 +230,18 @@ def _loss_runs(events: _Events) -> list[Ints]:
     return lengths
 
 
+def _describe_missing_type(type_: EventType) -> str:
+    """Describe what it means that no event of a type was received."""
+    if type_ is EventType.END:
+        known = "an operation is taken to end a little before what waits for it starts"
+    else:
+        known = "an operation is taken to start a little after what it waits for has ended"
+    return (
+        f"no {type_.name} was received: check which types the device is set to record. {known.capitalize()}, and no "
+        "duration here was measured"
+    )
+
+
 def _describe_pattern(log: OperationLog, events: _Events) -> Iterable[str]:
     """Describe the pattern of the losses."""
     lost = int(np.count_nonzero(events.lost))
@@ -227,9 +250,9 @@ def _describe_pattern(log: OperationLog, events: _Events) -> Iterable[str]:
         f"{lost} of {len(events.lost)} events were lost ({100 * lost / len(events.lost):.1f} %), in {len(runs)} runs "
         f"of {int(np.median(runs))} events in the median and {int(runs.max())} at most"
     )
-    starts = np.count_nonzero(events.starts & events.lost) / lost
-    for type_, share in ((EventType.START, starts), (EventType.END, 1 - starts)):
-        if share > _ONE_TYPE and lost > 1:
+    for type_ in (EventType.START, EventType.END):
+        others = ~events.of(type_)
+        if np.any(others) and np.count_nonzero(events.lost & others) < (1 - _ONE_TYPE) * lost and lost > 1:
             yield f"nearly all lost events are {type_.name}s: check which types the device is set to record"
     cores = np.unique(events.core)
     if len(cores) > 1:
