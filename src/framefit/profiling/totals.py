@@ -13,6 +13,10 @@ Stuart, "The Advanced Theory of Statistics", volume 1, section 14.12). Where ste
 means and not their medians, and A_i times these differences moves the middle of the interval. Beyond the first
 and last measured edge nothing is fixed: there the variance is that of the steps.
 
+Steps that were never measured have what the program expects, and its error: as much, in proportion, as the medians of
+other operations are off their expectations, and for idle steps as these differ from each other. That part is normal
+and is not stretched by what follows, for nothing that was received tells how wrong it is.
+
 That model knows nothing of stalls, of drift, or of packets that were taken for others. So sums are calibrated as
 edges are: measured edges are masked as losses struck and put back, and the error of each total of what was masked,
 over the deviation that the model gives it, is a sample (split-conformal prediction; Vovk, Gammerman and Shafer,
@@ -38,7 +42,7 @@ from numba import njit
 from framefit.core.profile import How, OperationLog, Totals, WindowUse
 from framefit.core.program import Program
 from framefit.profiling.sequence import Sequence
-from framefit.stats import MAD_TO_DEVIATION, sorted_by_key, two_sided_z
+from framefit.stats import MAD_TO_DEVIATION, robust_deviation, sorted_by_key, two_sided_z
 
 __all__ = ["long_losses", "window_use"]
 
@@ -48,6 +52,7 @@ Ints = npt.NDArray[np.int64]
 _LEAST_SAMPLES = 3  # to take a spread from
 _STALL = 5.0  # deviations from the median
 _LEAST_RATIO = 0.05  # spread of an operation that was never measured and has none in the program
+_FEW_MEDIANS = 20  # of operations: below, they say nothing of the others
 _FEW_TOTALS = 40  # of all masks: below, their quantiles are unsure
 _MOST_BLOCKS = 256  # of launches, of one mask
 _REPLICATES = 100  # sums that are drawn
@@ -117,20 +122,33 @@ class Sums:
         away, _ = medians(node, np.abs(step_ns - middle[node]), 2 * count)
         spread = MAD_TO_DEVIATION * away
         seen = number >= _LEAST_SAMPLES
-        idle = spread[count:][seen[count:]]
+        busy, idle = seen[:count], seen[count:]
+        waits = middle[count:][idle]
+        prior = np.concatenate(
+            [
+                _error_of_expectations(middle[:count], busy, sequence) * sequence.expected_ns,
+                np.full(count, robust_deviation(waits)) if len(waits) else _LEAST_RATIO * sequence.expected_ns,
+            ]
+        )
         unseen = np.concatenate(
             [
                 np.maximum(sequence.sigma_ratio, _LEAST_RATIO) * sequence.expected_ns,
-                np.full(count, np.median(idle)) if len(idle) else _LEAST_RATIO * sequence.expected_ns,
+                np.full(count, np.median(spread[count:][idle])) if len(waits) else prior[count:],
             ]
         )
+        squares = np.where(self._known, 0.0, self._deviation) ** 2
+        stated = np.bincount(self._node, np.maximum(squares[1:], squares[:-1]), minlength=2 * count)
+        stated = np.sqrt(stated / np.maximum(np.bincount(self._node, minlength=2 * count), 1))
+        if len(waits):  # an edge that is always lost is always off by as much
+            prior[count:] = np.maximum(prior[count:], stated[count:])
         spread = np.maximum(np.where(seen, spread, unseen), 1.0)
         self._variance = spread**2
         kept = np.abs(step_ns - middle[node]) <= _STALL * spread[node]  # stalls are not counted as skew of the rest
         total = np.bincount(node[kept], step_ns[kept], minlength=2 * count)
         mean = total / np.maximum(np.bincount(node[kept], minlength=2 * count), 1)
         self._skew = np.where(seen, mean - middle, 0.0)
-        self._median_error = np.where(seen, math.sqrt(math.pi / 2) * spread / np.sqrt(np.maximum(number, 1)), spread)
+        self._median_error = np.where(seen, math.sqrt(math.pi / 2) * spread / np.sqrt(np.maximum(number, 1)), 0.0)
+        self._prior_error = np.where(seen, 0.0, np.maximum(prior, 1.0))
 
     def by(self, key_of: KeyOf, names: Names[str]) -> dict[str, Totals]:
         """Return a total for each of ``names``, which ``key_of`` numbers."""
@@ -142,10 +160,10 @@ class Sums:
         inferred = np.bincount(key[counted], self._inferred[counted], minlength=len(names))
         certain = np.zeros(len(names), np.int64)
         np.add.at(certain, key[counted], np.where(self._inferred == 0, self._duration, 0)[counted])
-        variance, shift = self.uncertainty(key, len(names))
+        variance, prior, shift = self.uncertainty(key, len(names))
         below, above = self._quantiles(key_of, len(names))
-        low = np.minimum(total + shift + below * np.sqrt(variance), total)
-        high = np.maximum(total + shift + above * np.sqrt(variance), total)
+        low = np.minimum(total + shift - np.sqrt(below**2 * variance + self._z**2 * prior), total)
+        high = np.maximum(total + shift + np.sqrt(above**2 * variance + self._z**2 * prior), total)
         totals = {}
         for index in np.flatnonzero(count).tolist():
             totals[names[index]] = Totals(
@@ -161,45 +179,62 @@ class Sums:
         errors = []
         for sums, repair in zip(self._masked, self._repairs, strict=True):
             key = key_of(repair.log)
-            variance, shift = sums.uncertainty(np.where(repair.touched, key, -1), count)
+            variance, prior, shift = sums.uncertainty(np.where(repair.touched, key, -1), count)
             launches, launch = np.unique(repair.log.inference, return_inverse=True)
             blocks = min(len(launches), _MOST_BLOCKS)
             cell = launch * blocks // max(len(launches), 1) * count + key
             error = np.bincount(cell[key >= 0], repair.error_ns[key >= 0], minlength=blocks * count)
-            deviation = np.where(variance > 0, np.sqrt(variance), np.inf)
+            deviation = np.where(variance > prior, np.sqrt(variance), np.inf)  # others tell nothing of the model
             errors.append((error.reshape(blocks, count) - shift / max(blocks, 1)) / deviation)
         touched = sum(np.count_nonzero(repair.touched) for repair in self._repairs) / max(len(errors), 1)
-        if not errors or not touched:
+        pool = np.concatenate(errors) if errors else np.zeros((0, count))
+        some = np.any(pool != 0, axis=0)
+        if not touched or not some.any():
             return -self._z, self._z
         wanted = min(max(np.count_nonzero(self._inferred) / touched, 1.0), float(len(errors)))
-        pool = np.concatenate(errors)
         draws = round(wanted * len(pool) / len(errors))
         drawn = np.random.default_rng(0).multinomial(draws, np.full(len(pool), 1 / len(pool)), _REPLICATES)
-        some = np.any(pool != 0, axis=0)
         # What a pool has by chance is in all of its draws: their variance is larger by draws over pool.
         samples = (drawn @ pool[:, some]).ravel() / math.sqrt(wanted * (1 + draws / len(pool)))
         return _two_quantiles(samples, self._confidence, len(errors) * int(np.count_nonzero(some)))
 
-    def uncertainty(self, key: Ints, count: int) -> tuple[Floats, Floats]:
-        """Return the variance of each total, and its offset because steps are skewed."""
+    def uncertainty(self, key: Ints, count: int) -> tuple[Floats, Floats, Floats]:
+        """Return the variance of each total, that which steps add that were never measured, and its offset.
+
+        The offset is because steps are skewed.
+        """
         touched = np.flatnonzero(self._joined & ~(self._known[1:] & self._known[:-1]))
-        variance, shift = np.zeros(count), np.zeros(count)
+        variance, prior, shift = np.zeros((3, count))
         if not len(touched):
-            return variance, shift
+            return variance, prior, shift
         # A gap's steps follow each other; it ends at a measured edge, or with its track.
         begins = self._known[touched] | np.r_[True, touched[1:] != touched[:-1] + 1]
         first = np.append(np.flatnonzero(begins), len(touched))
         group = np.where(self._busy[touched], key[self._operation[touched]], -1)
-        node, squares = self._node[touched], self._median_error**2
+        node = self._node[touched]
         for low in range(0, count, _MOST_GROUPS):
             part = np.where((group >= low) & (group < low + _MOST_GROUPS), group - low, -1)
             width = min(_MOST_GROUPS, count - low)
             drawn, sensitivity = _gap_variances(
                 touched, first, part, node, self._variance, self._known, self._deviation, width
             )
-            variance[low : low + width] = drawn + squares @ sensitivity**2
+            variance[low : low + width] = drawn + self._median_error**2 @ sensitivity**2
+            prior[low : low + width] = self._prior_error**2 @ sensitivity**2
             shift[low : low + width] = self._skew @ sensitivity
-        return variance, shift
+        return variance, prior, shift
+
+
+def _error_of_expectations(middle_ns: Floats, seen: npt.NDArray[np.bool_], sequence: Sequence) -> Floats:
+    """Return by how much, relatively, what was never measured may be off the program's expectation.
+
+    The expectations of operations that were measured tell it, by their medians; where there are too few of these, the
+    program's own spread does.
+    """
+    known = seen & (sequence.expected_ns > 0)
+    if np.count_nonzero(known) < _FEW_MEDIANS:
+        return np.maximum(sequence.sigma_ratio, _LEAST_RATIO)
+    off = MAD_TO_DEVIATION * float(np.median(np.abs(middle_ns[known] / sequence.expected_ns[known] - 1)))
+    return np.full(len(seen), off)
 
 
 def _two_quantiles(samples: Floats, confidence: float, independent: int) -> tuple[float, float]:
