@@ -379,6 +379,23 @@ def test_a_stream_is_followed_to_its_end(framefit: Framefit, there: Path) -> Non
     assert profile["inferences"] == INFERENCES
 
 
+def test_a_stream_of_another_program_is_refused(framefit: Framefit, there: Path) -> None:
+    """After some thousand packets, or at the end of a shorter stream, and not after minutes of matching nothing."""
+    other = json.loads((there / "net.json").read_text())
+    operations = [operation for group in other["programs"][0]["groups"] for operation in group["operations"]]
+    kinds = [operation["kind"] for operation in operations]
+    for operation, kind in zip(operations, np.random.default_rng(1).permutation(kinds).tolist(), strict=True):
+        operation["kind"] = kind
+    (there / "other.json").write_text(json.dumps(other))
+    os.mkfifo(there / "pipe")
+    writer = threading.Thread(target=lambda: (there / "pipe").write_bytes(as_raw(Trace.read(there / "thin.npz"))))
+    writer.start()
+    ended = framefit("profile", there / "pipe", "--program", there / "other.json", "--follow", "--json")
+    writer.join()
+    assert ended.code == 2
+    assert "pipe: the trace is not of this program: after packet" in ended.err
+
+
 @pytest.mark.parametrize("content", [b"", b"no header\n"])
 def test_a_stream_without_packets_ends_clearly(framefit: Framefit, there: Path, content: bytes) -> None:
     """Nothing at all is a profile of nothing; no header is an error."""

@@ -129,6 +129,8 @@ def _certificate(buffer_events: int | None, drain_hz: float, mean_hz: float, kno
         where += " (assumed: a quarter more than the busiest core sends in the mean)"
     if buffer_events is None:
         return f"no buffer would have lost nothing {where}: the busiest core sends {mean_hz:,.0f} events/s in the mean"
+    if drain_hz < mean_hz:
+        where += f"; {mean_hz:,.0f} events/s come in the mean, so that a longer run needs a larger one"
     return f"a buffer of {buffer_events} events for each core would have lost nothing {where}"
 
 

@@ -14,15 +14,18 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from framefit.core.events import Trace, TraceMeta
 from framefit.core.files import Record
 from framefit.core.profile import EventCounts, OperationLog, Profile, Totals
 from framefit.core.program import Launches, Program, read_program
 from framefit.errors import InputError
 from framefit.profiling.align.aligner import Aligner, Position
 from framefit.profiling.event_log import concatenate_logs, empty_log
-from framefit.profiling.formats.raw import read_chunks, read_header
+from framefit.profiling.formats.raw import join_packets, read_chunks, read_header
+from framefit.profiling.order import check_order
 from framefit.profiling.profile import summarise
 from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
+from framefit.profiling.validation import drop_unreadable
 
 __all__ = ["StreamPosition", "follow"]
 
@@ -143,6 +146,7 @@ def _add_totals(before: dict[str, Totals], block: dict[str, Totals]) -> dict[str
 
 _POLL_S = 0.05
 _EVERY_S = 0.1  # between two reports: a screen's pace
+_JUDGED = 4096  # packets that show whether the program is the stream's
 
 
 class StreamPosition(Record, kw_only=True):
@@ -194,7 +198,8 @@ def follow(
         The profile of the stream.
 
     Raises:
-        InputError: the file is missing or no raw stream, or the program cannot be used.
+        InputError: the file is missing or no raw stream, the program cannot be used, or its order is not that of the
+            stream's first packets.
     """
     if isinstance(program, str | Path):
         program, launches = read_program(program)
@@ -236,6 +241,33 @@ class _StreamSource:
         if self._grows:
             time.sleep(_POLL_S)
         return True
+
+
+class _OrderCheck:
+    """Refuses a stream whose first packets are not in the order of the program.
+
+    Raises :class:`~framefit.errors.InputError` once there are enough of them, or at the end of the stream. Where the
+    device has overwritten packets of listed launches, the first ones may be of any launch, and nothing is checked.
+    """
+
+    def __init__(self, sequence: Sequence, meta: TraceMeta, where: str) -> None:
+        self._sequence, self._where = sequence, where
+        self._open = not (sequence.launch_program is not None and meta.overwritten_events)
+        self._parts: list[Trace] = []
+
+    def add(self, packets: Trace) -> None:
+        """Take in the next packets."""
+        if self._open:
+            self._parts.append(packets)
+            if sum(map(len, self._parts)) >= _JUDGED:
+                self.close()
+
+    def close(self) -> None:
+        """Check what there is, if that is not done."""
+        if self._open and self._parts:
+            readable, _ = drop_unreadable(join_packets(self._parts), self._sequence)
+            check_order(readable, self._sequence, self._where)
+        self._open, self._parts = False, []
 
 
 def _profile_stream(
@@ -281,14 +313,17 @@ def _profile_stream(
             )
         )
 
+    order = _OrderCheck(sequence, header.meta, where)
     for packets in read_chunks(source, header, source.wait):
         received += len(packets)
+        order.add(packets)
         settled = aligner.feed(packets)
         running.add(settled.log, settled.packet_class, aligner.out_of_order)
         if time.monotonic() - reported_s >= _EVERY_S:
             report_position()
             reported_s = time.monotonic()
     report_position()
+    order.close()
     settled = aligner.close()
     running.add(settled.log, settled.packet_class, aligner.out_of_order[:0])
     return running.profile(calibrated=aligner.calibrated, warnings=aligner.warnings())

@@ -6,12 +6,12 @@ A stream may come from a pipe or from a file that still grows.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from framefit.core.events import Trace, TraceMeta
 from framefit.core.files import Record, from_data
@@ -100,6 +100,18 @@ def read_chunks(source: _ByteSource, header: _StreamHeader, wait: Callable[[], b
         )
 
 
+def join_packets(parts: Sequence[Trace]) -> Trace:
+    """Return the packets of several parts of one stream, at least one, in order."""
+    return replace(
+        parts[0],
+        time_ns=np.concatenate([part.time_ns for part in parts]),
+        id=np.concatenate([part.id for part in parts]),
+        type=np.concatenate([part.type for part in parts]),
+        core=np.concatenate([part.core for part in parts]),
+        operation=np.concatenate([part.operation for part in parts]),
+    )
+
+
 def is_raw_stream(raw: bytes) -> bool:
     """Whether the first line is the header of a raw stream rather than the beginning of a Chrome trace."""
     line = raw[: raw.find(b"\n")] if b"\n" in raw else raw
@@ -115,17 +127,5 @@ def read_raw_stream(raw: bytes, where: str) -> tuple[Trace, tuple[str, ...]]:
     parts = list(read_chunks(file, header, lambda: False))
     if not parts:
         raise InputError("has a header, but no whole record", where=where, remedy="record a trace first")
-
-    def joined(name: str) -> npt.NDArray[Any]:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    trace = Trace(
-        time_ns=joined("time_ns"),
-        id=joined("id"),
-        type=joined("type"),
-        core=joined("core"),
-        operation=joined("operation"),
-        kinds=header.kinds,
-        meta=header.meta,
-    )
+    trace = join_packets(parts)
     return trace, (f"the last record is cut off: {cut_off} bytes at the end were left out",) if cut_off else ()
