@@ -1,6 +1,7 @@
 """Layers of a network that can lose weights, as matrices; and channels that can be removed together.
 
-Channels are followed through residual sums, depthwise convolutions and gates.
+Convolutions go along one axis (signals), two (images) or three (volumes). Channels are followed through residual sums,
+depthwise convolutions and gates.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def _layer(node: Node, data: Operand, operand: Operand, weight: Array) -> Weight
     if data.shape is None or output is None:
         return None
     if node.op == "Conv":
-        return _convolution(node, data.shape, output, operand, weight) if weight.ndim == 4 else None
+        return _convolution(node, data.shape, output, operand, weight) if 3 <= weight.ndim <= 5 else None
     if weight.ndim != 2 or _number(node, "transA") or _number(node, "alpha", 1.0) != 1.0:
         return None
     transposed = not _number(node, "transB")
@@ -134,12 +135,13 @@ def _convolution(
     strides = node.attributes.get("strides", (1, 1))
     assert isinstance(strides, tuple)
     outputs, channels, *kernel = weight.shape
+    *rows, width = data[2:]
     facts = PrunableLayer(
         name=node.name,
         outputs=outputs,
         inputs=channels * groups,
-        height=data[2],
-        width=data[3],
+        height=math.prod(rows),
+        width=width,
         stride=int(strides[0]),
         kernel=kernel[0],
         parameters=weight.size,
@@ -353,7 +355,7 @@ class _Trace:
     def _joins(self, node: Node) -> bool:
         """Whether all operands have the same channels, or a single number for all of them."""
         rank = max(len(operand.shape or ()) for operand in node.inputs if operand is not None)
-        if rank not in (2, 4) or node.outputs[0].shape is None:
+        if not 2 <= rank <= 5 or node.outputs[0].shape is None:
             return False
         channels = node.outputs[0].shape[1]
         for operand in node.inputs:

@@ -26,8 +26,9 @@ class PrunableLayer:
     Attributes:
         name: as in the model.
         outputs, inputs: channels, or features.
-        height, width: of its input; 1 for a fully connected layer.
-        stride, kernel: 1 for a fully connected layer.
+        height, width: of its input; 1 for a fully connected layer, and for signals the height, which of volumes is all
+            but the last axis.
+        stride, kernel: along the first axis; 1 for a fully connected layer.
         parameters: number of its weights.
         macs: multiply-accumulates of one frame, zeros included.
         extra: a statistic of its Hessian, or 0.

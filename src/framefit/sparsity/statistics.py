@@ -115,27 +115,33 @@ def _columns(layer: WeightLayer, data: Tensor, output: Tensor) -> list[Tensor]:
     kernel = layer.node.inputs[1]
     assert kernel is not None
     assert kernel.shape is not None
-    stride, dilation = _pair(attributes.get("strides")), _pair(attributes.get("dilations"))
-    reach = [(size - 1) * apart + 1 for size, apart in zip(kernel.shape[2:], dilation, strict=True)]
+    sizes = kernel.shape[2:]
+    stride, dilation = (_numbers(attributes.get(name), len(sizes)) for name in ("strides", "dilations"))
+    reach = [(size - 1) * apart + 1 for size, apart in zip(sizes, dilation, strict=True)]
     needed = [
         max((out - 1) * step + far - size, 0)
         for out, step, far, size in zip(output.shape[2:], stride, reach, data.shape[2:], strict=True)
     ]
     pads = attributes.get("pads")
     if isinstance(pads, tuple) and any(pads):
-        top, left, bottom, right = (int(pad) for pad in pads)
+        before, after = pads[: len(sizes)], pads[len(sizes) :]
     else:  # none, or as the output's size says
         lower = attributes.get("auto_pad") == "SAME_LOWER"
-        top, left = ((total + lower) // 2 for total in needed)
-        bottom, right = needed[0] - top, needed[1] - left
-    padded = functional.pad(data, (left, right, top, bottom))
-    unfolded = functional.unfold(padded, kernel.shape[2:], dilation=dilation, stride=stride)
+        before = tuple((total + lower) // 2 for total in needed)
+        after = tuple(total - first for total, first in zip(needed, before, strict=True))
+    around = [int(pad) for pair in zip(before, after, strict=True) for pad in reversed(pair)]
+    read = functional.pad(data, around[::-1])  # the last axis comes first there
+    for axis, (far, step, apart) in enumerate(zip(reach, stride, dilation, strict=True), start=2):
+        read = read.unfold(axis, far, step)[..., ::apart]
+    # images x channels x positions x kernel -> images x groups x inputs of a sum x positions
+    axes = len(sizes)
+    read = read.permute(0, 1, *range(2 + axes, 2 + 2 * axes), *range(2, 2 + axes))
+    unfolded = read.reshape(len(data), layer.groups, layer.width, -1)
     count = unfolded.shape[-1]
     if count > _MOST_COLUMNS:
         chosen = torch.linspace(0, count - 1, _MOST_COLUMNS).long()
         unfolded = unfolded[..., chosen] * (count / _MOST_COLUMNS) ** 0.5
-    shaped = unfolded.reshape(len(data), layer.groups, layer.width, -1)
-    return [part.permute(1, 2, 0, 3).flatten(2).double() for part in shaped.split(16)]
+    return [part.permute(1, 2, 0, 3).flatten(2).double() for part in unfolded.split(16)]
 
 
 def _importances(
@@ -183,5 +189,5 @@ def _importances(
         statistics.importance = np.maximum(statistics.importance, floor if floor > 0 else 1.0)
 
 
-def _pair(value: object) -> tuple[int, int]:
-    return (int(value[0]), int(value[1])) if isinstance(value, tuple) else (1, 1)
+def _numbers(value: object, count: int) -> tuple[int, ...]:
+    return tuple(int(number) for number in value) if isinstance(value, tuple) else (1,) * count
