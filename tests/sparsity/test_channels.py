@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from framefit.core.model import GraphBuilder, Model, listing, with_weights
-from framefit.sparsity.layers import ChannelGroup, WeightLayer, find_groups, find_layers, neighbours, shrunk
+from framefit.sparsity.layers import ChannelGroup, Place, WeightLayer, find_groups, find_layers, neighbours, shrunk
 
 
 def residual() -> Model:
@@ -35,33 +35,37 @@ def test_channels_are_coupled_through_sums_and_depthwise_convolutions() -> None:
     assert [group.channels for group in groups] == [8, 6, 16]
     stream, _, inverted = groups
     assert len(stream.readers) == 3  # both blocks' first convolutions, and the classifier
-    assert {name for name, _ in inverted.readers} == {layers[5].name}
-    assert (layers[4].weight, 0) in inverted.makers  # the depthwise convolution
+    assert {place.name for place in inverted.readers} == {layers[5].name}
+    assert Place(layers[4].weight) in inverted.makers  # the depthwise convolution
+
+
+def check_removal(model: Model, gone: dict[int, list[int]]) -> None:
+    """Without these channels of each group the model gives what it gives with zeros where they are read."""
+    import onnxruntime
+
+    arrays, layers, groups = opened(model)
+    removed = [(groups[number], channels) for number, channels in gone.items()]
+    zeroed: dict[str, np.ndarray] = {}
+    weights = {layer.name: layer.weight for layer in layers}
+    for group, channels in removed:
+        for place in group.readers:
+            weight = zeroed.setdefault(weights[place.name], arrays[weights[place.name]].copy())
+            np.moveaxis(weight, place.axis, 0)[place.of(channels)] = 0
+    small = with_weights(model, shrunk(arrays, zeroed, removed, layers))
+    assert small.parameters < model.parameters
+    shape = model.inputs[0].shape
+    assert shape is not None
+    data = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    smaller, whole = (
+        onnxruntime.InferenceSession(one.to_bytes()).run(None, {model.inputs[0].name: data})[0]
+        for one in (small, with_weights(model, zeroed))
+    )
+    assert np.allclose(smaller, whole, rtol=1e-4, atol=1e-5)
 
 
 def test_the_model_without_channels_computes_what_zeroed_readers_compute() -> None:
     """Physical removal equals zeros where the channels are read, in ONNX Runtime."""
-    import onnxruntime
-
-    model = residual()
-    arrays, layers, groups = opened(model)
-    gone = [(groups[0], [1, 6]), (groups[1], [0]), (groups[2], [3, 4, 15])]
-    zeroed: dict[str, np.ndarray] = {}
-    by_name = {layer.name: layer for layer in layers}
-    for group, channels in gone:
-        for name, times in group.readers:
-            layer = by_name[name]
-            weight = zeroed.setdefault(layer.weight, arrays[layer.weight].copy())
-            places = np.ravel(np.asarray(channels)[:, None] * times + np.arange(times))
-            np.moveaxis(weight, 0 if layer.transposed else 1, 0)[places] = 0
-    small = with_weights(model, shrunk(arrays, zeroed, gone, layers))
-    assert small.parameters < model.parameters
-    image = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
-    found, expected = (
-        onnxruntime.InferenceSession(one.to_bytes()).run(None, {"image": image})[0]
-        for one in (small, with_weights(model, zeroed))
-    )
-    assert np.allclose(found, expected, rtol=1e-4, atol=1e-5)
+    check_removal(residual(), {0: [1, 6], 1: [0], 2: [3, 4, 15]})
 
 
 def test_a_flattened_picture_counts_each_channel_as_often_as_it_has_positions() -> None:
@@ -70,16 +74,80 @@ def test_a_flattened_picture_counts_each_channel_as_often_as_it_has_positions() 
     x = b.conv(b.input("image", (1, 1, 4, 4)), 6, activation="Relu")
     b.output(b.dense(b.op("Flatten", x), 3), "classes")
     _, layers, groups = opened(b.build())
-    assert groups[0].readers == [(layers[1].name, 16)]
+    assert groups[0].readers == [Place(layers[1].name, 0, times=16)]
+
+
+def dense_block() -> Model:
+    """Two convolutions and the image behind each other, twice; then norm, depthwise, and a flattened picture."""
+    b = GraphBuilder("dense", 1)
+    x = b.input("image", (1, 3, 4, 4))
+    first, second = b.conv(x, 4, activation="Relu"), b.conv(x, 6, activation="Relu")
+    y = b.op("Concat", x, first, second, axis=1)
+    y = b.op("Concat", b.conv(y, 5, norm=True, activation="Relu"), y, axis=-3)
+    y = b.conv(y, 18, groups=18, norm=True, activation="Relu")
+    b.output(b.dense(b.op("Flatten", y), 3), "classes")
+    return b.build()
+
+
+def test_channels_are_followed_through_concatenations() -> None:
+    """Each reader knows where a group's channels begin; what is read beside them stays."""
+    _, layers, groups = opened(dense_block())
+    assert [group.channels for group in groups] == [4, 6, 5]
+    third, depthwise, classes = layers[2:]
+    assert groups[0].readers == [Place(third.name, 1, first=3), Place(classes.name, 0, times=16, first=16 * 8)]
+    assert groups[1].readers == [Place(third.name, 1, first=7), Place(classes.name, 0, times=16, first=16 * 12)]
+    assert groups[2].readers == [Place(classes.name, 0, times=16)]
+    assert Place(depthwise.weight, first=12) in groups[1].makers
+    check_removal(dense_block(), {0: [1], 1: [0, 5], 2: [2, 3]})
+
+
+def signal() -> Model:
+    """A residual block along time."""
+    b = GraphBuilder("signal", 1)
+    x = b.input("samples", (1, 2, 16))
+
+    def conv(data: str, channels: int, inputs: int) -> str:
+        weights = b.weight((channels, inputs, 3), 3 * inputs)
+        return b.op("Relu", b.op("Conv", data, weights, pads=[1, 1]))
+
+    x = conv(x, 6, 2)
+    x = b.op("Add", conv(conv(x, 4, 6), 6, 4), x)
+    b.output(b.dense(b.op("Flatten", b.op("MaxPool", x, kernel_shape=[2], strides=[2])), 3), "classes")
+    return b.build()
+
+
+def test_channels_of_signals() -> None:
+    """The same along one axis."""
+    _, _, groups = opened(signal())
+    assert [group.channels for group in groups] == [6, 4]
+    check_removal(signal(), {0: [0, 4], 1: [3]})
+
+
+def tokens() -> Model:
+    """The block behind the attention of a transformer, residual, with a layer norm."""
+    b = GraphBuilder("tokens", 1)
+    x = b.input("tokens", (1, 5, 8))
+    hidden = b.op("Add", b.op("MatMul", x, b.weight((8, 12), 8)), b.weight((12,), 1))
+    half = b.op("Mul", hidden, b.op("Add", b.op("Erf", hidden), b.weight((1,), 1)))
+    y = b.op("Add", b.op("MatMul", half, b.weight((12, 8), 12)), x)
+    y = b.op("LayerNormalization", y, b.weight((8,), 1), axis=-1)
+    b.output(b.op("ReduceMean", y, axes=[1], keepdims=0), "classes")
+    return b.build()
+
+
+def test_hidden_channels_of_tokens() -> None:
+    """They are on the last axis; what a norm over all of them reads stays."""
+    _, layers, groups = opened(tokens())
+    assert [group.channels for group in groups] == [12]
+    assert groups[0].readers == [Place(layers[1].name, 0)]
+    check_removal(tokens(), {0: [0, 7, 11]})
 
 
 def test_what_operators_do_to_channels_is_not_guessed() -> None:
-    """A concatenation keeps the channels that reach it."""
-    b = GraphBuilder("joined", 1)
-    x = b.input("image", (1, 3, 8, 8))
-    y = b.op("Concat", b.conv(x, 4), b.conv(x, 4), axis=1)
-    z = b.conv(b.conv(y, 6, activation="Relu"), 2)
-    b.output(b.op("Flatten", b.op("GlobalAveragePool", z)), "classes")
+    """An operator that is not known keeps the channels that reach it."""
+    b = GraphBuilder("turned", 1)
+    x = b.conv(b.op("Transpose", b.conv(b.input("image", (1, 3, 8, 8)), 8), perm=[0, 2, 1, 3]), 6, activation="Relu")
+    b.output(b.op("Flatten", b.op("GlobalAveragePool", b.conv(x, 2))), "classes")
     _, _, groups = opened(b.build())
     assert [group.channels for group in groups] == [6]
 

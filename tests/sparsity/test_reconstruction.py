@@ -128,7 +128,7 @@ def test_channels_go_from_all_readers_at_once() -> None:
     first, one = layer(6, 3, 12)
     second, other = layer(7, 2, 4)
     readers = [Reader(first[0], one[0], 3, np.ones(3)), Reader(second[0], other[0], 1, np.ones(2))]
-    found = reconstruct_channels(readers, [0, 1, 3])
+    found = reconstruct_channels(readers, readers[1].weights.shape[1], [0, 1, 3])
     assert (found.weights[0][0] == first[0].astype(np.float32)).all()
     assert len(set(found.order.tolist())) == 3
     left = np.isin(np.arange(4), found.order, invert=True)

@@ -75,17 +75,28 @@ class Database:
         return np.stack([entry.errors for entry in self.entries])
 
     def weights(self, assignment: Assignment) -> dict[str, npt.NDArray[np.float32]]:
-        """New values of initializers; removed channels are zeros where they are read."""
-        return {
-            name: arrays[level]
-            for entry, level in zip(self.entries, assignment, strict=True)
-            for name, arrays in entry.weights.items()
-        }
+        """New values of initializers; removed channels are zeros where they are read.
+
+        A layer that reads several groups is refitted to what each of them loses by itself: changes add up.
+        """
+        weights: dict[str, npt.NDArray[np.float32]] = {}
+        for entry, level in zip(self.entries, assignment, strict=True):
+            for name, arrays in entry.weights.items():
+                if name not in weights or not level:
+                    weights.setdefault(name, arrays[level])
+                    continue
+                before, new = weights[name], arrays[level]
+                weights[name] = np.where((before == 0) | (new == 0), np.float32(0), before + new - arrays[0])
+        return weights
 
     def masks(self, assignment: Assignment) -> dict[str, npt.NDArray[np.bool_]]:
         """Initializer -> where its weights are kept; for layers that lose any."""
-        pruned = [(entry, level) for entry, level in zip(self.entries, assignment, strict=True) if level]
-        return {name: arrays[level] != 0 for entry, level in pruned for name, arrays in entry.weights.items()}
+        kept: dict[str, npt.NDArray[np.bool_]] = {}
+        for entry, level in zip(self.entries, assignment, strict=True):
+            for name, arrays in entry.weights.items() if level else ():
+                there = arrays[level] != 0
+                kept[name] = there & kept[name] if name in kept else there
+        return kept
 
     def removed(self, assignment: Assignment) -> list[tuple[ChannelGroup, Sequence[int]]]:
         """The channels of each group that are removed."""
@@ -198,18 +209,20 @@ def build_group(
 ) -> Entry:
     """The entry of a group whose channels are removed."""
     by_name = {layer.name: layer for layer in layers}
-    members = [(by_name[name], times) for name, times in group.readers]
+    members = [(by_name[place.name], place) for place in group.readers]
     counts = group.channels - kept_channels(group.channels)
     pruned = reconstruct_channels(
         [
             Reader(
                 layer.matrix(arrays[layer.weight])[0],
                 statistics[layer.name].hessian[0],
-                layer.area * times,
+                layer.area * place.times,
                 statistics[layer.name].importance[0],
+                layer.area * place.first,
             )
-            for layer, times in members
+            for layer, place in members
         ],
+        group.channels,
         counts.tolist(),
     )
     return Entry(
@@ -245,8 +258,8 @@ def kept_channels(channels: int) -> Ints:
 def group_facts(group: ChannelGroup, layers: Sequence[WeightLayer]) -> PrunableLayer:
     """A group of channels as a layer of the search: sizes of its first reader, weights of all layers concerned."""
     by_name = {layer.name: layer for layer in layers}
-    readers = [by_name[name] for name, _ in group.readers]
-    made = {name for name, _ in group.makers}
+    readers = [by_name[place.name] for place in group.readers]
+    made = {place.name for place in group.makers}
     touched = [layer for layer in layers if layer.weight in made or layer in readers]
     return replace(
         readers[0].facts,

@@ -1,7 +1,7 @@
 """Layers of a network that can lose weights, as matrices; and channels that can be removed together.
 
 Convolutions go along one axis (signals), two (images) or three (volumes). Channels are followed through residual sums,
-depthwise convolutions and gates.
+depthwise convolutions, gates and concatenations, and in sequences through elementwise operations.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -168,13 +168,35 @@ def _number(node: Node, name: str, default: float = 0.0) -> float:
     return value
 
 
-_SAME = (
+_ELEMENTWISE = (
     *("Relu", "Clip", "LeakyRelu", "Elu", "Selu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Gelu", "Mish"),
-    *("Softplus", "Swish", "Identity", "Dropout", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"),
-    *("Abs", "Neg", "Sqrt", "Exp", "Erf", "ReduceMean", "Squeeze"),
+    *("Softplus", "Swish", "Identity", "Dropout", "Abs", "Neg", "Sqrt", "Exp", "Erf"),
 )
+_POOLING = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "Squeeze")
 _JOIN = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "PRelu")
 _FLAT = ("Flatten", "Reshape")
+
+
+class Place(NamedTuple):
+    """Where the channels of a group are along an axis of an array.
+
+    Attributes:
+        name: of the initializer, or of the layer that reads it.
+        axis: of the array.
+        times: neighbouring entries of each channel.
+        first: where those of the first channel begin.
+    """
+
+    name: str
+    axis: int = 0
+    times: int = 1
+    first: int = 0
+
+    def of(self, channels: Sequence[int]) -> Ints:
+        """The entries of some channels, int64."""
+        begins = self.first + np.asarray(channels, np.int64)[:, None] * self.times
+        places: Ints = (begins + np.arange(self.times)).ravel()
+        return places
 
 
 @dataclass
@@ -184,17 +206,17 @@ class ChannelGroup:
     Attributes:
         name: of the first node that makes them.
         channels: number of them.
-        makers: arrays with an axis of these channels: (initializer, axis).
-        readers: layers that sum over them, and how many of their inputs each channel is: (name, times).
-        targets: constants that hold their number as part of a shape: (initializer, axis, times).
+        makers: initializers with an axis on which these channels are.
+        readers: layers that sum over them; their axis is that of the weight.
+        targets: constants that hold their number as part of a shape, at ``axis``.
         fixed: whether they must stay.
     """
 
     name: str
     channels: int
-    makers: list[tuple[str, int]] = field(default_factory=list)
-    readers: list[tuple[str, int]] = field(default_factory=list)
-    targets: list[tuple[str, int, int]] = field(default_factory=list)
+    makers: list[Place] = field(default_factory=list)
+    readers: list[Place] = field(default_factory=list)
+    targets: list[Place] = field(default_factory=list)
     fixed: bool = False
 
 
@@ -221,44 +243,56 @@ def shrunk(
     Returns:
         Every array that changes.
     """
-    by_name = {layer.name: layer for layer in layers}
+    weight_of = {layer.name: layer.weight for layer in layers}
     changed: dict[str, Array] = dict(weights)
-
-    def take(name: str, axis: int, gone: Sequence[int]) -> None:
-        changed[name] = np.delete(changed.get(name, arrays[name]), gone, axis=axis)
-
+    gone: dict[tuple[str, int], list[Ints]] = {}  # of each axis of each array
     for group, channels in removed:
-        gone = sorted(channels)
-        for name, axis in group.makers:
-            take(name, axis, gone)
-        for name, times in group.readers:
-            layer = by_name[name]
-            places = np.ravel(np.asarray(gone, np.int64)[:, None] * times + np.arange(times))
-            take(layer.weight, 1 if layer.kind == "conv" or not layer.transposed else 0, places.tolist())
-        for name, axis, times in group.targets:
+        for maker in group.makers:
+            gone.setdefault((maker.name, maker.axis), []).append(maker.of(channels))
+        for reader in group.readers:
+            gone.setdefault((weight_of[reader.name], reader.axis), []).append(reader.of(channels))
+        for name, axis, times, _ in group.targets:
             target = np.array(changed.get(name, arrays[name]))
-            target[axis] = (group.channels - len(gone)) * times
+            target[axis] -= len(channels) * times
             changed[name] = target
+    for (name, axis), places in gone.items():
+        changed[name] = np.delete(changed.get(name, arrays[name]), np.concatenate(places), axis=axis)
     return changed
 
 
+class _Part(NamedTuple):
+    """A group's channels within a tensor: the number of the group, and see :class:`Place`."""
+
+    group: int
+    times: int
+    first: int
+
+
+@dataclass(frozen=True)
+class _Channels:
+    """Along one axis of a tensor, the parts that are channels of groups, in order."""
+
+    axis: int
+    parts: tuple[_Part, ...]
+
+
 class _Trace:
-    """Follows the axis of channels through the graph."""
+    """Follows the axis of channels through the graph: the second one, of sequences of tokens the last one."""
 
     def __init__(self, arrays: Mapping[str, Array], layers: Mapping[str, WeightLayer]) -> None:
         self._arrays, self._layers = arrays, layers
-        self._slots: list[ChannelGroup] = []
+        self._groups: list[ChannelGroup] = []
         self._parent: list[int] = []
-        self._of: dict[str, tuple[int, int]] = {}  # tensor -> slot, and number of inputs that each channel is there
+        self._of: dict[str, _Channels] = {}
 
     def groups(self) -> list[ChannelGroup]:
         """The groups after all unions, in order."""
-        return [slot for index, slot in enumerate(self._slots) if self._find(index) == index]
+        return [group for index, group in enumerate(self._groups) if self._find(index) == index]
 
     def fix(self, tensor: str) -> None:
         """Mark a tensor's channels as not removable."""
-        if tensor in self._of:
-            self._slots[self._find(self._of[tensor][0])].fixed = True
+        for part in self._parts(tensor):
+            self._group(part).fixed = True
 
     def follow(self, node: Node) -> None:
         """Find where the channels of a node's outputs come from."""
@@ -268,12 +302,14 @@ class _Trace:
             return
         if layer is not None:
             self._product(node, layer, data)
-        elif node.op == "BatchNormalization" or (node.op in _SAME and self._keeps(node, data)):
+        elif node.op == "BatchNormalization" or self._keeps(node, data):
             self._pass(node, data)
         elif node.op in _FLAT and self._flattens(node, data):
             self._flatten(node, data)
-        elif node.op in _JOIN and self._joins(node):
+        elif node.op in _JOIN and self._joins(node, data):
             self._join(node, data)
+        elif node.op == "Concat" and self._concatenates(node):
+            self._concatenate(node)
         else:
             self._stop(node)
 
@@ -282,53 +318,68 @@ class _Trace:
         known = self._of.get(data.name)
         if layer.groups > 1:
             if layer.channels == 1 and layer.rows == 1 and known is not None:  # depthwise: the input's channels go out
-                slot = self._slots[self._find(known[0])]
-                slot.makers += [(layer.weight, 0), *self._constants([bias], 0)]
+                self._make([layer.weight, *self._constants([bias])], known)
                 self._of[node.outputs[0].name] = known
             else:
                 self._stop(node)
             return
-        if known is not None:
-            self._slots[self._find(known[0])].readers.append((layer.name, known[1]))
-        axis = 1 if layer.kind == "linear" and layer.transposed else 0
-        makers = [(layer.weight, axis), *self._constants([bias], -1)]
-        if len(data.shape or ()) > 2 and layer.kind == "linear":  # a sequence: its last axis is not followed
-            self._stop(node)
-            return
-        self._new(node, ChannelGroup(node.name, layer.facts.outputs, makers))
+        rank = len(data.shape or ())
+        sequence = layer.kind == "linear" and rank > 2
+        inputs = 1 if layer.kind == "conv" or not layer.transposed else 0
+        if known is not None and (known.axis == rank - 1 if layer.kind == "linear" else known.axis == 1):
+            for part in known.parts:
+                self._group(part).readers.append(Place(layer.name, inputs, part.times, part.first))
+        else:
+            self.fix(data.name)
+        outputs = 1 if layer.kind == "linear" and layer.transposed else 0
+        makers = [Place(layer.weight, outputs), *(Place(name, -1) for name in self._constants([bias]))]
+        self._parent.append(len(self._groups))
+        self._groups.append(ChannelGroup(node.name, layer.facts.outputs, makers))
+        axis = rank - 1 if sequence else 1
+        self._of[node.outputs[0].name] = _Channels(axis, (_Part(len(self._groups) - 1, 1, 0),))
 
     def _pass(self, node: Node, data: Operand) -> None:
         known = self._of.get(data.name)
         if known is None:
             return
         if node.op == "BatchNormalization":
-            self._slots[self._find(known[0])].makers += self._constants(node.inputs[1:], 0)
+            self._make(self._constants(node.inputs[1:]), known)
         self._of |= {output.name: known for output in node.outputs}
 
     def _flatten(self, node: Node, data: Operand) -> None:
         known = self._of.get(data.name)
         if known is None or data.shape is None:
             return
-        inputs = known[1] * int(np.prod(data.shape[2:]))
+        positions = math.prod(data.shape[2:])
+        parts = tuple(_Part(part.group, part.times * positions, part.first * positions) for part in known.parts)
         target = node.inputs[1] if node.op == "Reshape" and len(node.inputs) > 1 else None
         if target is not None and self._arrays.get(target.name, np.zeros(1))[-1] > 0:
-            self._slots[self._find(known[0])].targets.append((target.name, -1, inputs))
-        self._of[node.outputs[0].name] = (known[0], inputs)
+            for part in parts:
+                self._group(part).targets.append(Place(target.name, -1, part.times))
+        self._of[node.outputs[0].name] = _Channels(1, parts)
 
     def _join(self, node: Node, data: Operand) -> None:
-        rank = len(data.shape or ())
+        rank, known = len(data.shape or ()), self._of[data.name]
         for operand in node.inputs:
             if operand is None:
                 continue
             if not operand.constant:
-                first, second = self._of.get(data.name), self._of.get(operand.name)
-                if first is None or second is None:
-                    self._stop(node)
-                    return
-                self._unite(first[0], second[0])
-            elif len(shape := operand.shape or ()) >= rank - 1 and shape[1 - rank] > 1:
-                self._slots[self._find(self._of[data.name][0])].makers.append((operand.name, len(shape) + 1 - rank))
-        self._of[node.outputs[0].name] = self._of[data.name]
+                for one, other in zip(known.parts, self._of[operand.name].parts, strict=True):
+                    self._unite(one.group, other.group)
+                continue
+            axis = known.axis - (rank - len(operand.shape or ()))
+            if axis >= 0 and (operand.shape or ())[axis] > 1:
+                self._make([operand.name], known, axis)
+        self._of[node.outputs[0].name] = known
+
+    def _concatenate(self, node: Node) -> None:
+        parts, first = [], 0
+        for operand in node.inputs:
+            assert operand is not None
+            assert operand.shape is not None
+            parts += [part._replace(first=first + part.first) for part in self._parts(operand.name)]
+            first += operand.shape[1]
+        self._of[node.outputs[0].name] = _Channels(1, tuple(parts))
 
     def _stop(self, node: Node) -> None:
         """Mark the channels of a node's inputs as not removable, and those of its outputs as unknown."""
@@ -336,54 +387,82 @@ class _Trace:
             if operand is not None:
                 self.fix(operand.name)
 
-    def _new(self, node: Node, group: ChannelGroup) -> None:
-        self._parent.append(len(self._slots))
-        self._slots.append(group)
-        self._of[node.outputs[0].name] = (len(self._slots) - 1, 1)
+    def _make(self, names: Sequence[str], known: _Channels, axis: int = 0) -> None:
+        """Note arrays with an entry, along an axis, for each of a tensor's channels."""
+        for part in known.parts:
+            self._group(part).makers += [Place(name, axis, part.times, part.first) for name in names]
 
     def _keeps(self, node: Node, data: Operand) -> bool:
-        """Whether the second axis remains the second axis."""
-        before, after = data.shape, node.outputs[0].shape
-        return before is not None and after is not None and len(before) > 1 < len(after) and before[1] == after[1]
+        """Whether a node does the same with every channel by itself, and leaves them where they are."""
+        before, after, known = data.shape, node.outputs[0].shape, self._of.get(data.name)
+        if before is None or after is None or known is None:
+            return False
+        if node.op in _ELEMENTWISE:
+            return before == after
+        return node.op in _POOLING and known.axis == 1 < len(after) and before[1] == after[1]
 
     def _flattens(self, node: Node, data: Operand) -> bool:
-        before, after = data.shape, node.outputs[0].shape
-        if before is None or after is None or len(after) != 2 or len(before) < 2:
+        before, after, known = data.shape, node.outputs[0].shape, self._of.get(data.name)
+        if before is None or after is None or known is None or len(after) != 2 or len(before) < 2:
             return False
-        return after[1] == int(np.prod(before[1:]))
+        return known.axis == 1 and after[1] == math.prod(before[1:])
 
-    def _joins(self, node: Node) -> bool:
-        """Whether all operands have the same channels, or a single number for all of them."""
-        rank = max(len(operand.shape or ()) for operand in node.inputs if operand is not None)
-        if not 2 <= rank <= 5 or node.outputs[0].shape is None:
+    def _joins(self, node: Node, data: Operand) -> bool:
+        """Whether all operands have the same parts, or the same channels, or a single number for all of them."""
+        known, shape = self._of.get(data.name), node.outputs[0].shape
+        if known is None or shape is None or data.shape is None or len(data.shape) != len(shape):
             return False
-        channels = node.outputs[0].shape[1]
         for operand in node.inputs:
             if operand is None:
                 continue
-            shape = operand.shape or ()
+            sizes = operand.shape or ()
             if operand.constant:
-                if operand.name not in self._arrays or (
-                    len(shape) >= rank - 1 and shape[1 - rank] not in (1, channels)
-                ):
+                axis = known.axis - (len(shape) - len(sizes))
+                if operand.name not in self._arrays or (axis >= 0 and sizes[axis] not in (1, shape[known.axis])):
                     return False
-            elif len(shape) != rank or shape[1] != channels or operand.name not in self._of:
+            elif len(sizes) != len(shape) or sizes[known.axis] != shape[known.axis] or not self._alike(operand, known):
                 return False
         return True
 
-    def _constants(self, operands: Sequence[Operand | None], axis: int) -> list[tuple[str, int]]:
-        return [(operand.name, axis) for operand in operands if operand is not None and operand.name in self._arrays]
+    def _alike(self, operand: Operand, known: _Channels) -> bool:
+        """Whether a tensor's channels are in parts like these, which can be removed together."""
+        other = self._of.get(operand.name)
+        if other is None or other.axis != known.axis:
+            return False
+
+        def cuts(channels: _Channels) -> list[tuple[int, int, int]]:
+            return [(part.times, part.first, self._group(part).channels) for part in channels.parts]
+
+        return cuts(other) == cuts(known)
+
+    def _concatenates(self, node: Node) -> bool:
+        """Whether channels are put behind each other, of which some are known."""
+        shapes = [None if operand is None else operand.shape for operand in node.inputs]
+        rank = len(shapes[0] or ())
+        axis = node.attributes.get("axis")
+        if None in shapes or rank < 2 or not isinstance(axis, int) or axis % rank != 1:
+            return False
+        return all(self._of[one.name].axis == 1 for one in node.inputs if one is not None and one.name in self._of)
+
+    def _constants(self, operands: Sequence[Operand | None]) -> list[str]:
+        return [operand.name for operand in operands if operand is not None and operand.name in self._arrays]
+
+    def _parts(self, tensor: str) -> tuple[_Part, ...]:
+        return self._of[tensor].parts if tensor in self._of else ()
+
+    def _group(self, part: _Part) -> ChannelGroup:
+        return self._groups[self._find(part.group)]
 
     def _find(self, index: int) -> int:
         while self._parent[index] != index:
             self._parent[index] = index = self._parent[self._parent[index]]
         return index
 
-    def _unite(self, slot: int, another: int) -> None:
-        first, second = sorted((self._find(slot), self._find(another)))
+    def _unite(self, one: int, another: int) -> None:
+        first, second = sorted((self._find(one), self._find(another)))
         if first == second:
             return
-        into, gone = self._slots[first], self._slots[second]
+        into, gone = self._groups[first], self._groups[second]
         into.makers += gone.makers
         into.readers += gone.readers
         into.targets += gone.targets

@@ -128,12 +128,14 @@ class Reader:
         hessian: K x K.
         area: number of adjacent inputs that make a channel.
         importance: n, weight of each row's error.
+        first: where the weights of the first channel begin.
     """
 
     weights: Floats
     hessian: Floats
     area: int
     importance: Floats
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -153,13 +155,13 @@ class ChannelTrace:
     masked: Floats
 
 
-def reconstruct_channels(readers: Sequence[Reader], counts: Sequence[int]) -> ChannelTrace:
+def reconstruct_channels(readers: Sequence[Reader], channels: int, counts: Sequence[int]) -> ChannelTrace:
     """Remove the same input channels from several layers, and refit each layer after each removal.
 
     The next channel is the one whose removal adds least to the errors of all readers together.
     """
     states = [_Refit(reader) for reader in readers]
-    left, order = list(range(readers[0].weights.shape[1] // readers[0].area)), list[int]()
+    left, order = list(range(channels)), list[int]()
     snapshots: list[list[npt.NDArray[np.float32]]] = [[] for _ in readers]
     errors, masked = [], []
     for count in counts:
@@ -185,7 +187,8 @@ class _Refit:
         self._inverse = np.linalg.inv(damped(reader.hessian[None]))[0]
 
     def _places(self, channels: Sequence[int]) -> Ints:
-        return np.asarray(channels, np.int64)[:, None] * self.reader.area + np.arange(self.reader.area)
+        begins = self.reader.first + np.asarray(channels, np.int64)[:, None] * self.reader.area
+        return begins + np.arange(self.reader.area)
 
     def scores(self, channels: Sequence[int]) -> Floats:
         """Increase of the error by each channel's removal."""
