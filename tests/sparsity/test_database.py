@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,31 +75,81 @@ def test_a_certain_network_shows_errors_too(statistics: dict[str, LayerStatistic
         assert np.allclose(found[layer.name].importance, expected, rtol=1e-3, atol=1e-3 * expected.max())
 
 
-def test_hessians_are_of_what_the_sums_run_over(statistics: dict[str, LayerStatistics]) -> None:
-    """They tell the squared error of a layer's output exactly: weights changed, outputs compared."""
+def check_hessians(
+    model: Model, inputs: npt.NDArray[np.float32], statistics: dict[str, LayerStatistics] | None = None
+) -> None:
+    """They tell the squared error of each layer's output exactly: weights changed, outputs compared."""
     import torch
 
-    net = to_torch(MODEL)
+    net, written = to_torch(model), listing(model)
+    layers, notes = find_layers(written.nodes, written.arrays)
+    assert not notes
+    statistics = statistics or collect(net, layers, inputs, Ledger(), seed=0)
     seen: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
     handles = [
         net.node(layer.name).register_forward_hook(lambda _, i, o, name=layer.name: seen.update({name: (i[0], o)}))
-        for layer in LAYERS
+        for layer in layers
     ]
     with torch.no_grad():
-        net.eval()(torch.from_numpy(INPUTS))
+        net.eval()(torch.from_numpy(inputs))
         for handle in handles:
             handle.remove()
-        for layer in LAYERS:
-            weight = WRITTEN.arrays[layer.weight]
+        for layer in layers:
+            weight = written.arrays[layer.weight]
             change = np.random.default_rng(1).standard_normal(weight.shape).astype(np.float32)
             data, output = seen[layer.name]
             net.weights[layer.weight] += torch.from_numpy(change)
             moved = net.node(layer.name)(data)
             net.weights[layer.weight] -= torch.from_numpy(change)
-            real = float(((moved - output).double() ** 2).sum()) / len(INPUTS)
+            real = float(((moved - output).double() ** 2).sum()) / len(inputs)
             delta = layer.matrix(change).astype(np.float64)
             told = float(np.einsum("gnk,gkl,gnl->", delta, statistics[layer.name].hessian, delta))
             assert told == pytest.approx(real, rel=1e-3), layer.name
+
+
+def test_hessians_are_of_what_the_sums_run_over(statistics: dict[str, LayerStatistics]) -> None:
+    """For convolutions of images with strides, dilations, groups and odd padding."""
+    check_hessians(MODEL, INPUTS, statistics)
+
+
+@pytest.mark.parametrize("axes", [1, 3])
+def test_hessians_of_signals_and_volumes(axes: int) -> None:
+    """Along one axis, and along three of different sizes; uneven padding."""
+    b = GraphBuilder("other", 1)
+    sizes = (9, 7, 8)[-axes:]
+    weights = b.weight((4, 2, *(3, 2, 3)[-axes:]), 18)
+    padding = [*(2, 0, 1)[-axes:], *(1, 1, 0)[-axes:]]
+    x = b.op("Conv", b.input("samples", (1, 2, *sizes)), weights, strides=[2, *[1] * (axes - 1)], pads=padding)
+    x = b.op("Conv", b.op("Relu", x), b.weight((6, 2, *[2] * axes), 8), group=2, dilations=[*[1] * (axes - 1), 2])
+    b.output(b.dense(b.op("Flatten", b.op("GlobalAveragePool", x)), 3), "classes")
+    check_hessians(b.build(), np.random.default_rng(2).standard_normal((8, 2, *sizes)).astype(np.float32))
+
+
+def test_changes_of_a_layer_that_reads_two_groups_add_up() -> None:
+    """Each group's refit is of its own loss; what either of them removes stays zero, also in the masks."""
+    b = GraphBuilder("joined", 1)
+    x = b.input("image", (1, 3, 6, 6))
+    x = b.op("Concat", b.conv(x, 6, activation="Relu"), b.conv(x, 8, activation="Relu"), axis=1)
+    b.output(b.dense(b.op("Flatten", b.op("GlobalAveragePool", b.conv(x, 5, activation="Relu"))), 4), "classes")
+    model = b.build()
+    written = listing(model)
+    layers, _ = find_layers(written.nodes, written.arrays)
+    groups = find_groups(written.nodes, written.arrays, layers, ["classes"])
+    inputs = np.random.default_rng(0).standard_normal((16, 3, 6, 6)).astype(np.float32)
+    statistics = collect(to_torch(model), layers, inputs, Ledger(), seed=0)
+    entries = tuple(build_group(group, layers, written.arrays, statistics) for group in groups)
+    database, weight = Database("channel", entries, groups), layers[2].weight
+    first, second = (int(np.argmax(entry.levels >= 0.3)) for entry in entries[:2])
+    dense = written.arrays[weight]
+    alone = [database.weights(np.array(levels))[weight] for levels in ([first, 0, 0], [0, second, 0])]
+    both = database.weights(np.array([first, second, 0]))[weight]
+    gone = (alone[0] == 0) | (alone[1] == 0)
+    assert 0 < gone.sum() < gone.size
+    assert (both[gone] == 0).all()
+    assert np.allclose(both[~gone], (alone[0] + alone[1] - dense)[~gone], atol=1e-6)
+    assert (database.masks(np.array([first, second, 0]))[weight] == ~gone).all()
+    small = with_weights(model, database.final(np.array([first, second, 0]), written.arrays, layers))
+    assert small.parameters < model.parameters
 
 
 def test_activation_zeros_are_counted() -> None:
