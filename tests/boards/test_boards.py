@@ -110,7 +110,10 @@ def test_the_result_of_doctor_is_that_of_the_board(place: Place) -> None:
 
 
 def test_a_plan_is_made_there_and_comes_here(place: Place, tmp_path: Path) -> None:
-    """Absolute paths mean the same on both sides; a run sends no model again and fills the places here."""
+    """Absolute paths mean the same on both sides; a run sends no model again and fills the places here.
+
+    A workload whose target is the board needs no ``--on``.
+    """
     write_models(tmp_path / "models")
     write_target(tmp_path / "models")
     sink = f'[[outputs]]\nmodel = "small"\nsink = "{tmp_path}/small.jsonl"\n'
@@ -127,11 +130,13 @@ def test_a_plan_is_made_there_and_comes_here(place: Place, tmp_path: Path) -> No
     assert (place.here / "plan.html").exists()
     assert place("plan", str(app), "--on", "lab", "-o", "plan.json").returncode == 2
     contents = {entry.name for entry in (place.board / "files").iterdir()}
-    ended = place("run", str(app), "--on", "lab", "--seconds", "0.3", "--max-miss-ratio", "1")
+    app.write_text(app.read_text().replace('target = "target.toml"', 'target = "lab"'))
+    ended = place("run", str(app), "--seconds", "0.3", "--max-miss-ratio", "1")
     assert ended.returncode == 0, ended.stderr
     new = [entry for entry in (place.board / "files").iterdir() if entry.name not in contents]
     assert len(new) == 1  # the workload, whose absolute paths are those of the job
     assert "small" in new[0].read_text()
+    assert 'target = "cpu"' in new[0].read_text()
     assert (place.here / "runs" / "models-2" / "run.json").exists()
     assert (tmp_path / "small.jsonl").read_text().count("\n") > 3
 
@@ -160,10 +165,12 @@ def test_a_fit_is_made_there(place: Place, tmp_path: Path) -> None:
     """Its folder comes here, and its workload names the models that are here."""
     write_models(place.here / "models")
     write_target(place.here / "models")
-    app = write_app(place.here / "models", target="target.toml")
-    ended = place("fit", os.path.relpath(app, place.here), "--on", "lab", "--apply", "-q")
+    app = write_app(place.here / "models", target="lab")
+    ended = place("fit", os.path.relpath(app, place.here), "--apply", "-q")
     assert ended.returncode == 0, ended.stderr
-    assert 'path = "../models/small.onnx"' in (place.here / "app-fit" / "app.toml").read_text()
+    fitted = (place.here / "app-fit" / "app.toml").read_text()
+    assert 'path = "../models/small.onnx"' in fitted
+    assert 'target = "lab"' in fitted
     ended = place("fit", "--resume", "app-fit", "--on", "lab", "-q", "--json")
     assert ended.returncode == 0, ended.stderr
     assert shown(ended.stdout)["verdict"]

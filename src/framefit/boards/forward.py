@@ -10,6 +10,7 @@ from __future__ import annotations
 import getpass
 import os
 import platform
+import re
 import shutil
 import sys
 import tempfile
@@ -76,12 +77,14 @@ class Ticket(Record, kw_only=True):
     Attributes:
         work: the job's folder of files on the board.
         places: where its files may be written here.
+        named: whether workloads name the board as their target, which is ``cpu`` there.
     """
 
     board: str
     job: str
     work: str
     places: tuple[Place, ...]
+    named: bool = False
 
 
 class JobFiles:
@@ -258,7 +261,9 @@ def perform(
     with Remote(board, notify) as remote, tempfile.TemporaryDirectory(prefix="framefit-") as scratch:
         job = new_job(verb)
         work = f"{remote.greeting.jobs}/{job}/work"
-        entries, contents = _entries(files, work, Path(scratch))
+        known = [f"/{place}" for place in files.sources] + [place.path for place in files.places]
+        translation = _Translation(board.name, known, work, Path(scratch))
+        entries, contents = _entries(files, translation)
         sent = remote.send(contents)
         if sent:
             notify(f"{sent / 1e6:.1f} MB sent to {board.name}")
@@ -277,20 +282,20 @@ def perform(
             )
         except ValueError as error:
             raise InputError(f"cannot be sent: {error}", remedy="name other files, or fewer") from error
-        ticket = Ticket(board=board.name, job=job, work=work, places=tuple(files.places))
+        places, named = tuple(files.places), translation.named
+        ticket = Ticket(board=board.name, job=job, work=work, places=places, named=named)
         write_record(_ticket_file(board.name, job), ticket)
         remote.job = job
         remote.ask(Start(job=job), msgspec.json.encode(command))
         return follow(remote, ticket, notify=notify, stop=stop)
 
 
-def _entries(files: JobFiles, work: str, scratch: Path) -> tuple[list[FileEntry], dict[str, tuple[Path, int]]]:
-    """Files of a command, and where their contents are here; records with absolute paths are translated."""
+def _entries(files: JobFiles, translation: _Translation) -> tuple[list[FileEntry], dict[str, tuple[Path, int]]]:
+    """Files of a command, and where their contents are here."""
     entries, contents = [], {}
-    known = [f"/{place}" for place in files.sources] + [place.path for place in files.places]
     for place, path in files.sources.items():
         try:
-            source = _translated(path, known, work, scratch)
+            source = translation.of(path)
             digest, size = digest_of(source)
             entries.append(FileEntry(path=place, digest=digest, size=size))
         except OSError as error:
@@ -301,18 +306,52 @@ def _entries(files: JobFiles, work: str, scratch: Path) -> tuple[list[FileEntry]
     return entries, contents
 
 
-def _translated(path: Path, known: list[str], work: str, scratch: Path) -> Path:
-    """A file with the absolute paths of files that are sent as they are on the board; itself if it has none."""
-    if path.suffix not in _RECORDS or path.stat().st_size > _RECORD_LIMIT:
-        return path
-    data = text = path.read_bytes()
-    for place in known:
-        text = text.replace(f'"{place}"'.encode(), f'"{work}{place}"'.encode())
-    if text == data:
-        return path
-    copy = scratch / f"{len(list(scratch.iterdir()))}{path.suffix}"
-    copy.write_bytes(text)
-    return copy
+_TARGET = re.compile(rb"""^(target\s*=\s*)(["'])([^"'\n]*)\2""", re.MULTILINE)
+
+
+def _with_target(text: bytes, before: str, after: str) -> bytes:
+    """A workload with another target, where its target is ``before``."""
+
+    def replaced(line: re.Match[bytes]) -> bytes:
+        return line[1] + line[2] + after.encode() + line[2] if line[3] == before.encode() else line[0]
+
+    return _TARGET.sub(replaced, text)
+
+
+def _named_again(text: bytes, board: str) -> bytes:
+    """A workload that a board wrote, where it was called ``cpu``, which workloads need not say."""
+    if b"[[models]]" in text and not _TARGET.search(text):
+        return text.replace(b"\n", f'\ntarget = "{board}"\n'.encode(), 1)
+    return _with_target(text, "cpu", board)
+
+
+class _Translation:
+    """Records as they are on the board: absolute paths of files that are sent, and the board as a target.
+
+    Attributes:
+        named: whether a workload has named the board as its target.
+    """
+
+    def __init__(self, board: str, known: list[str], work: str, scratch: Path) -> None:
+        self._board, self._known, self._work, self._scratch = board, known, work, scratch
+        self.named = False
+
+    def of(self, path: Path) -> Path:
+        """A file to send in the place of another: itself, if nothing in it has to be translated."""
+        if path.suffix not in _RECORDS or path.stat().st_size > _RECORD_LIMIT:
+            return path
+        data = text = path.read_bytes()
+        for place in self._known:
+            text = text.replace(f'"{place}"'.encode(), f'"{self._work}{place}"'.encode())
+        if path.suffix == ".toml":
+            here = _with_target(text, self._board, "cpu")
+            self.named |= here != text
+            text = here
+        if text == data:
+            return path
+        copy = self._scratch / f"{len(list(self._scratch.iterdir()))}{path.suffix}"
+        copy.write_bytes(text)
+        return copy
 
 
 def _translated_options(given: Mapping[str, Any], work: str) -> dict[str, Any]:
@@ -488,6 +527,8 @@ def _fetch_file(remote: Remote, ticket: Ticket, entry: FileEntry, place: Place) 
         check_content(received, str(here))
         with write_whole(here, force=True) as written:
             if here.suffix in _RECORDS and entry.size <= _RECORD_LIMIT:
-                written.write(received.read_bytes().replace(f"{ticket.work}/".encode(), b"/"))
+                text = received.read_bytes().replace(f"{ticket.work}/".encode(), b"/")
+                named = ticket.named and here.suffix == ".toml"
+                written.write(_named_again(text, ticket.board) if named else text)
             else:
                 shutil.copyfileobj(received.open("rb"), written)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import tomllib
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from framefit.core.files import Record, read_record, to_toml, write_whole
 from framefit.core.settings import Settings, option
+from framefit.core.target import BUILTIN_TARGETS
 from framefit.errors import InputError
 
 __all__ = ["BoardSettings"]
@@ -158,6 +160,17 @@ def board_named(name: str) -> Board:
     return boards[name]
 
 
+def named_board(workload: Path) -> str | None:
+    """The board that a workload names as its target; ``None``: it names none, or is no file that can be read."""
+    if workload.suffix != ".toml" or not workload.is_file() or not boards_file().exists():
+        return None
+    try:
+        target = tomllib.loads(workload.read_text()).get("target")
+    except (OSError, ValueError):
+        return None  # the verb says better what is wrong
+    return target if isinstance(target, str) and target in read_boards() else None
+
+
 def new_board(settings: BoardSettings) -> Board:
     """The board that options describe.
 
@@ -166,6 +179,11 @@ def new_board(settings: BoardSettings) -> Board:
     """
     if settings.name is None or settings.which is None:
         raise InputError("a name or an address is missing", remedy="framefit board add NAME ssh://user@host")
+    if settings.name in BUILTIN_TARGETS:
+        raise InputError(
+            f"{settings.name!r} is a target, and workloads name boards as their target, too",
+            remedy="choose another name",
+        )
     if settings.name in read_boards() and not settings.force:
         raise InputError(
             f"there is a board {settings.name!r} already", where=boards_file(), remedy="replace it with --force"

@@ -11,7 +11,7 @@ import typer
 
 from framefit.boards import client, forward, install, registry
 from framefit.boards.frames import Jobs, JobState, Stop
-from framefit.cli.screen import BoardScreen, Interrupt, Progress, Screen, show, show_json
+from framefit.cli.screen import Interrupt, Progress, Screen, show, show_json
 from framefit.core.files import Record
 from framefit.core.settings import Option, settings_of
 from framefit.errors import DeviceError, InputError
@@ -46,17 +46,21 @@ class BoardJobs(Record, kw_only=True):
 
 
 def perform_there(
-    screen: BoardScreen, verb: str, every: Mapping[str, Option], given: dict[str, Any], screen_given: dict[str, Any]
+    on: str,
+    screen: Screen,
+    verb: str,
+    every: Mapping[str, Option],
+    given: dict[str, Any],
+    screen_given: dict[str, Any],
 ) -> int:
-    """Do a verb on the board that ``--on`` names, and give its exit code.
+    """Do a verb on the board of this name, and give its exit code.
 
     Raises:
         FramefitError: it cannot be sent, or the board cannot be reached.
     """
-    assert screen.on is not None
     if screen_given.get("follow"):
         raise InputError("--follow reads a stream of this machine", remedy="leave --follow or --on out")
-    board = registry.board_named(screen.on)
+    board = registry.board_named(on)
     with Interrupt() as interrupt, Progress(screen) as progress:
         return forward.perform(
             board,

@@ -15,12 +15,13 @@ from framefit.core.settings import Option
 from framefit.errors import InputError
 
 
-def check_inputs(every: Mapping[str, Option], given: Mapping[str, Any]) -> None:
+def check_inputs(every: Mapping[str, Option], given: Mapping[str, Any], board: str | None = None) -> None:
     """Check files, folders and names that are given.
 
     Args:
         every: the options of a command.
         given: option -> value, as far as the user gave them.
+        board: on which it is done, which a workload may name as its target.
 
     Raises:
         InputError: one is missing, is visibly of another kind, is malformed, or exists and must not be overwritten.
@@ -34,7 +35,7 @@ def check_inputs(every: Mapping[str, Option], given: Mapping[str, Any]) -> None:
         elif names == "workload or plan" and given.get("resume"):
             _check_path(value)  # of a run that was cut off, which has neither yet
         elif names == "workload" or names == "workload or plan":
-            _check_app(Path(value), plans=names != "workload", target=given.get("target"))
+            _check_app(Path(value), plans=names != "workload", targets=(given.get("target"), board))
         elif names is not None:
             for text in _texts(value):
                 _CHECKS[names](text)
@@ -72,7 +73,7 @@ def _check_default(every: Mapping[str, Option], given: Mapping[str, Any]) -> Non
             )
 
 
-def _check_app(path: Path, *, plans: bool, target: str | None) -> None:
+def _check_app(path: Path, *, plans: bool, targets: tuple[str | None, str | None]) -> None:
     from framefit.core.target import resolve_target
     from framefit.core.workload import load_workload
 
@@ -81,7 +82,8 @@ def _check_app(path: Path, *, plans: bool, target: str | None) -> None:
         return
     check_workload_file(path)
     workload = load_workload(path)
-    if target is None:
+    target, board = targets
+    if target is None and workload.target != board:
         resolve_target(workload.target, path.parent)
     for model in workload.models:
         check_model_file(Path(model.path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
@@ -59,14 +59,15 @@ def add_command(app: typer.Typer, name: str, verb: type[Settings] | None, screen
             given = given_options(context, every, values)
             screen_given = {name: given.pop(name) for name in list(given) if name in screen_options}
             screen_settings = settings_of(screen, screen_given)
-            check_inputs(every, given)
+            board = _board(screen_settings, every, given)
+            check_inputs(every, given, board)
             if verb is not None and "resume" not in given:  # else what is missing is as it was
                 settings_of(verb, given)
             with logged(screen_settings):
-                if isinstance(screen_settings, BoardScreen) and screen_settings.on is not None:
+                if board is not None:
                     from framefit.cli.boards import perform_there
 
-                    code: int | None = perform_there(screen_settings, name, every, given, screen_given)
+                    code: int | None = perform_there(board, screen_settings, name, every, given, screen_given)
                 else:
                     code = command(given, screen_settings)
         except FramefitError as error:
@@ -83,6 +84,20 @@ def add_command(app: typer.Typer, name: str, verb: type[Settings] | None, screen
     call.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
     call.__annotations__ = {"context": typer.Context}
     app.command(name)(call)
+
+
+def _board(screen: Screen, every: Mapping[str, Option], given: Mapping[str, Any]) -> str | None:
+    """The board on which a command is done: ``--on``, else the one that the workload names as its target."""
+    if not isinstance(screen, BoardScreen):
+        return None
+    if screen.on is not None or {"target", "resume"} & given.keys():
+        return screen.on
+    for name, option in every.items():
+        if option.names in ("workload", "workload or plan"):
+            from framefit.boards.registry import named_board
+
+            return named_board(Path(str(given.get(name, option.default))))
+    return None
 
 
 def show_reason(error: FramefitError) -> None:
