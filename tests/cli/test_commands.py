@@ -35,6 +35,18 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
         return run(write_app(folder), windows=2, output=folder / "out")
 
 
+def test_layers_are_written_as_csv(framefit: Framefit, models: Path) -> None:
+    """What each costs, for a sheet or a script; the file is overwritten."""
+    for _ in range(2):
+        ended = framefit("cycles", models / "chain.onnx", "--target", "vpu", "--csv", "layers.csv", "--json")
+        assert ended.code == 0, ended.err
+    lines = Path("layers.csv").read_text().splitlines()
+    report = json.loads(ended.out)
+    assert lines[0].startswith("name,op,macs,cycles,bound")
+    assert len(lines) == 1 + len(report["layers"])
+    assert [int(line.split(",")[3]) for line in lines[1:]] == [layer["cycles"] for layer in report["layers"]]
+
+
 def test_plan_shows_a_table(framefit: Framefit, models: Path, tmp_path: Path) -> None:
     """A feasible plan ends with 0, names its models on stdout and writes the timetable."""
     ended = framefit("plan", write_app(models), "-o", tmp_path / "timetable.json")

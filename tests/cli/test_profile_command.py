@@ -32,6 +32,7 @@ FILES = {
     "lost.json",
     "trace.pftrace",
     "trace.json",
+    "layers.csv",
     "timeline.html",
 }
 

@@ -131,18 +131,31 @@ def schema(given: dict[str, Any], screen: Screen) -> None:  # noqa: ARG001 - it 
         typer.echo(text)
 
 
-@_command(CyclesSettings, Screen)
-def cycles(given: dict[str, Any], screen: Screen) -> None:
+class CyclesScreen(Screen, kw_only=True):
+    """Options of the command ``cycles`` beside those of the verb."""
+
+    csv: Annotated[
+        str | None,
+        option("Write the layers to this file, a line each; it is overwritten.", metavar="PATH"),
+    ] = None
+
+
+@_command(CyclesSettings, CyclesScreen)
+def cycles(given: dict[str, Any], screen: CyclesScreen) -> None:
     """Show what each layer of a model costs on a described target, and what limits it.
 
     Nothing is executed: the cycles come from the target's description.
 
-    Example: framefit cycles face.onnx --target vpu --weight-sparsity 0.5
+    Example: framefit cycles face.onnx --target vpu --weight-sparsity 0.5 --csv layers.csv
     """
     from framefit.devices.npu.costs import cycles
     from framefit.report.terminal import view
 
     report = cycles(**given)
+    if screen.csv is not None:
+        from framefit.report.csv_files import write_cycles
+
+        write_cycles(screen.csv, report, force=True)
     show_json(report) if screen.json else show(view(report))
 
 

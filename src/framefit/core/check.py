@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from framefit.core.files import Record
+from framefit.core.files import Record, Result
 
 __all__ = ["CheckResult", "CheckVerdict", "CheckedModel"]
 
@@ -32,7 +32,7 @@ class CheckedModel(Record, kw_only=True):
     rounds: int = 0
 
 
-class CheckResult(Record, kw_only=True):
+class CheckResult(Result, kw_only=True):
     """A workload beside an earlier version.
 
     Attributes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from framefit.core.files import Record
+from framefit.core.files import Record, Result
 from framefit.core.verdict import Verdict
 
 __all__ = ["Choice", "ChoiceCell", "ChoiceModel"]
@@ -47,7 +47,7 @@ class ChoiceCell(Record, kw_only=True):
         return self.verdict == "fits"
 
 
-class Choice(Record, kw_only=True):
+class Choice(Result, kw_only=True):
     """All targets and rates.
 
     Attributes:

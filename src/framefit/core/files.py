@@ -13,6 +13,7 @@ import contextlib
 import difflib
 import functools
 import hashlib
+import importlib
 import itertools
 import json
 import math
@@ -53,6 +54,7 @@ __all__ = [
 
 
 R = TypeVar("R", bound="Record")
+_LONG = 60  # characters of a text that are shown in a line
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _MANY_DIGITS = re.compile(rb"\d{19}")  # whole numbers of this length may have more than 63 bits
 
@@ -80,6 +82,47 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def upgraded(cls, data: Any) -> Any:
         """Plain data of a file, with what an earlier version wrote in this version's form."""
         return data
+
+
+class Result(Record):
+    """Base of records that people look at: notebooks show their tables, and pandas takes them."""
+
+    def __repr__(self) -> str:
+        """Its class and figures; of what it holds much of, how much."""
+        shown = []
+        for field in msgspec.structs.fields(self):
+            value = getattr(self, field.name)
+            if field.name == "schema_version":
+                continue
+            if isinstance(value, str | int | float) and value != "":
+                text = repr(value)
+                shown.append(f"{field.name}={text if len(text) <= _LONG else text[:_LONG] + '...'}")
+            elif isinstance(value, tuple | list | dict) and value:
+                shown.append(f"{len(value)} {field.name}")
+        return f"<{type(self).__name__}: {', '.join(shown)}>"
+
+    def _repr_html_(self) -> str:
+        """Verdict, figures and tables, as a notebook shows them."""
+        return str(_notebook().as_html(self))
+
+    def to_pandas(self, table: str | None = None) -> Any:
+        """A table of the result as a ``pandas.DataFrame``; needs pandas.
+
+        Args:
+            table: its title, as on the terminal; default: the longest one.
+
+        Returns:
+            A row for each of its rows; figures are numbers in the units of the record (ns, bytes, ratios).
+
+        Raises:
+            InputError: pandas is not installed, or there is no such table.
+        """
+        return _notebook().as_frame(self, table)
+
+
+def _notebook() -> Any:
+    """What shows results; asked for by name, as it lies above all that has results."""
+    return importlib.import_module("framefit.report.notebook")
 
 
 def _record_in(annotation: Any) -> tuple[type[Record] | None, str]:

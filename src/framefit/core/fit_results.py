@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from framefit.core.acceptance import Acceptance
-from framefit.core.files import Record
+from framefit.core.files import Record, Result
 from framefit.core.settings import Settings, option
 from framefit.core.verdict import SERVED, Verdict, share_ratio, verdict_of
 from framefit.core.workload import Role
@@ -329,7 +329,7 @@ def front_of(plans: Sequence[FrontPlan], most: int) -> tuple[FrontPlan, ...]:
     return tuple(kept)
 
 
-class FitResult(Record, kw_only=True):
+class FitResult(Result, kw_only=True):
     """``framefit fit --json``, ``fit.json``.
 
     Attributes:

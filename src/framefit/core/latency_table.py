@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from framefit.core.files import Record, check_new, read_record, write_record
+from framefit.core.files import Record, Result, check_new, read_record, write_record
 from framefit.errors import InputError
 from framefit.stats import Z90
 
@@ -270,7 +270,7 @@ class MeasuredFusion(Record, kw_only=True):
     apart: bool = False
 
 
-class LatencyTable(Record, kw_only=True, dict=True):
+class LatencyTable(Result, kw_only=True, dict=True):
     """Entries of one target, found by configuration.
 
     Attributes:
@@ -362,7 +362,7 @@ class MeasuredNetwork(Record, kw_only=True):
     in_turn_interval_ns: tuple[int, int]
 
 
-class MachineCorrection(Record, kw_only=True):
+class MachineCorrection(Result, kw_only=True):
     """What ``framefit calibrate`` found on one unit of a device, by which later tables of it are corrected.
 
     Attributes:
@@ -403,7 +403,7 @@ class EntryComparison(Record, kw_only=True):
     ratio_interval: tuple[float, float] | None
 
 
-class TableComparison(Record, kw_only=True):
+class TableComparison(Result, kw_only=True):
     """Comparison of two latency tables (``framefit table --against``).
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from framefit.core.files import Record
+from framefit.core.files import Record, Result
 
 __all__ = ["BufferSize", "InjectedLoss", "LossPoint", "LossStudy"]
 
@@ -59,7 +59,7 @@ class BufferSize(Record, kw_only=True):
     buffer_events: int | None
 
 
-class LossStudy(Record, kw_only=True):
+class LossStudy(Result, kw_only=True):
     """What ``framefit inject-loss --repeat`` found.
 
     Attributes:

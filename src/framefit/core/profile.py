@@ -8,7 +8,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.files import Record
+from framefit.core.files import Record, Result
 from framefit.core.program import Program
 from framefit.core.run_record import Percentiles
 
@@ -176,7 +176,7 @@ class Certificate(Record, kw_only=True):
     coverage_interval: tuple[float, float]
 
 
-class Profile(Record, kw_only=True):
+class Profile(Result, kw_only=True):
     """Result of the analysis of a trace, with its uncertainty (``framefit profile --json``).
 
     Attributes:

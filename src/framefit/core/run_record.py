@@ -12,7 +12,7 @@ from typing import Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.files import Record
+from framefit.core.files import Record, Result
 from framefit.core.verdict import Verdict, verdict_of
 from framefit.core.workload import Role
 
@@ -211,7 +211,7 @@ class Switch(Record, kw_only=True):
     why: str
 
 
-class Metrics(Record, kw_only=True):
+class Metrics(Result, kw_only=True):
     """Measured figures of a run (``metrics.json``).
 
     Attributes:
@@ -315,7 +315,7 @@ class Finding(Record, kw_only=True):
     remedy: str | None = None
 
 
-class HostReport(Record, kw_only=True):
+class HostReport(Result, kw_only=True):
     """What a machine permits (``framefit doctor``), and the facts that determine its speed."""
 
     schema_version: int = 1
@@ -367,7 +367,7 @@ class BackendSummary(Record, kw_only=True):
     remedy: str | None = None
 
 
-class TargetList(Record, kw_only=True):
+class TargetList(Result, kw_only=True):
     """The built-in targets (``framefit targets``), in their fixed order, and backends with the devices they find."""
 
     schema_version: int = 1
@@ -417,7 +417,7 @@ class LayerCycles(Record, kw_only=True):
     overhead_cycles: float
 
 
-class CycleReport(Record, kw_only=True):
+class CycleReport(Result, kw_only=True):
     """Cost of a model on a target, layer by layer (``framefit cycles --json``).
 
     Attributes:
@@ -458,7 +458,7 @@ class LayerLatency(Record, kw_only=True):
     evicted_ns: int = 0
 
 
-class LatencyEstimate(Record, kw_only=True):
+class LatencyEstimate(Result, kw_only=True):
     """A network's latency from a table (``framefit estimate --json``).
 
     Attributes:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.files import Record, read_record
+from framefit.core.files import Record, Result, read_record
 from framefit.core.host_view import HostView
 from framefit.core.journal import read_lines
 from framefit.core.timetable import Timetable
@@ -63,7 +63,7 @@ class SoakMinute(Record, kw_only=True):
     energy_j: float | None = None
 
 
-class SoakResult(Record, kw_only=True):
+class SoakResult(Result, kw_only=True):
     """A workload for many minutes.
 
     Attributes:

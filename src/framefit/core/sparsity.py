@@ -6,7 +6,7 @@ import math
 from typing import Annotated, Any, Literal
 
 from framefit.core.acceptance import Acceptance
-from framefit.core.files import Record
+from framefit.core.files import Record, Result
 from framefit.core.settings import (
     ChannelMean,
     ChannelStd,
@@ -164,7 +164,7 @@ class SearchPoint(Record, kw_only=True):
     cycles: int
 
 
-class SparsityResult(Record, kw_only=True):
+class SparsityResult(Result, kw_only=True):
     """``framefit sparsify --json``, ``result.json``.
 
     Attributes:

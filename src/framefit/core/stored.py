@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from framefit.core.files import Record
+from framefit.core.files import Record, Result
 from framefit.core.latency_table import Value
 
 __all__ = ["StoreLog", "StoredFile", "StoredKind"]
@@ -43,7 +43,7 @@ class StoredFile(Record, kw_only=True):
     parents: tuple[str, ...] = ()
 
 
-class StoreLog(Record, kw_only=True):
+class StoreLog(Result, kw_only=True):
     """What a store holds, the latest last (``framefit log --json``).
 
     Attributes:

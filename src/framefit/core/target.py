@@ -20,7 +20,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 
-from framefit.core.files import Record, read_bytes, read_record, write_whole
+from framefit.core.files import Record, Result, read_bytes, read_record, write_whole
 from framefit.errors import InputError
 
 __all__ = [
@@ -430,7 +430,7 @@ class Variation(Record, kw_only=True):
             raise ValueError(f"drift_ratio must be below 1, is {self.drift_ratio}")
 
 
-class Target(Record, kw_only=True):
+class Target(Result, kw_only=True):
     """A described device.
 
     Attributes:

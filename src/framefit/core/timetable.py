@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.files import Record
+from framefit.core.files import Record, Result
 from framefit.core.latency_table import Value
 from framefit.core.target import Link
 from framefit.core.verdict import Verdict
@@ -329,7 +329,7 @@ class PlannedLadder(Record, kw_only=True):
     finest: tuple[PlannedModel, ...]
 
 
-class Timetable(Record, kw_only=True):
+class Timetable(Result, kw_only=True):
     """The plan: it repeats after ``hyperperiod_windows``.
 
     Attributes:

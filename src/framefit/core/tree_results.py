@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from framefit.core.acceptance import Acceptance
-from framefit.core.files import Record
+from framefit.core.files import Record, Result
 from framefit.core.settings import (
     ChannelMean,
     ChannelStd,
@@ -308,7 +308,7 @@ class TreeifiedModel(Record, kw_only=True):
     exports: tuple[Export, ...] = ()
 
 
-class TreeifyResult(Record, kw_only=True):
+class TreeifyResult(Result, kw_only=True):
     """``framefit treeify --json``, ``result.json``.
 
     Attributes:
@@ -408,7 +408,7 @@ class GroupCircuit(Record, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class RtlReport(Record, kw_only=True):
+class RtlReport(Result, kw_only=True):
     """The circuits of a model's trees.
 
     Attributes:

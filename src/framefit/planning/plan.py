@@ -46,6 +46,13 @@ class Plan:
     wired: tuple[WiredModel, ...]
     compiler: Compiler
 
+    def __repr__(self) -> str:
+        """The workload, and its timetable in a line."""
+        return f"<Plan of {self.app}: {self.timetable!r}>"
+
+    def _repr_html_(self) -> str:
+        return self.timetable._repr_html_()
+
     @property
     def instructions(self) -> dict[str, tuple[Instruction, ...]]:
         """What each unit loads, runs and stores in one repetition of the timetable."""

@@ -1,4 +1,4 @@
-"""Tables as CSV: the outcome of every frame, every event of a profile, and those that were lost; and read back."""
+"""Tables as CSV: the outcome of every frame, every event of a profile, those that were lost, layers; and read back."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.files import write_whole
-from framefit.core.profile import How, OperationLog
+from framefit.core.profile import How, OperationLog, Profile
 from framefit.core.program import Group, Operation, Program, ProgramUnit, SegmentProgram
-from framefit.core.run_record import FrameTable, OutcomeText
+from framefit.core.run_record import CycleReport, FrameTable, LayerCycles, OutcomeText
 from framefit.errors import InputError
 from framefit.report.operations import NamedOperations
 
-__all__ = ["read_events", "read_frames", "write_events", "write_frames", "write_lost"]
+__all__ = ["read_events", "read_frames", "write_cycles", "write_events", "write_frames", "write_layers", "write_lost"]
 
 
 @contextlib.contextmanager
@@ -56,11 +56,30 @@ _FRAME_COLUMNS = ("stream", "frame", "model", "fate", "reason", "released_ns", "
 
 def write_frames(path: str | Path, frames: FrameTable, *, force: bool = False) -> None:
     """Write one line a frame; times in nanoseconds after the first release, empty where there is none."""
+    _write_rows(path, _FRAME_COLUMNS, frames.rows(), force=force)  # a row at a time: a long run has millions
+
+
+def write_layers(path: str | Path, profile: Profile, *, force: bool = False) -> None:
+    """Write what each layer took in a profile, the longest first: one line a layer, with its interval."""
+    columns = ("layer", "count", "duration_ns", "low_ns", "high_ns", "inferred_ratio")
+    totals = sorted(profile.totals_by_layer.items(), key=lambda item: -item[1].duration_ns)
+    rows = ((name, each.count, each.duration_ns, *each.interval_ns, each.inferred_ratio) for name, each in totals)
+    _write_rows(path, columns, rows, force=force)
+
+
+def write_cycles(path: str | Path, report: CycleReport, *, force: bool = False) -> None:
+    """Write what each layer costs on a described target: one line a layer, a column for each figure."""
+    columns = tuple(name for name in LayerCycles.__struct_fields__ if name != "terms")
+    rows = ([getattr(layer, name) for name in columns] for layer in report.layers)
+    _write_rows(path, columns, rows, force=force)
+
+
+def _write_rows(path: str | Path, columns: Sequence[str], rows: Iterable[Sequence[object]], *, force: bool) -> None:
     with write_whole(path, force=force) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(_FRAME_COLUMNS)
-        writer.writerows(frames.rows())  # a row at a time: a long run has millions
+        writer.writerow(columns)
+        writer.writerows(rows)
         text.detach()
 
 

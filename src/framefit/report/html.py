@@ -120,7 +120,7 @@ def write_report_page(
         title=f"{names}: Framefit report",
         heading=names if few else f"Framefit report on {counts}",
         subtitle=f"Framefit report on {counts}{where}" if few else names,
-        body=_rendered("report.html", parts=parts, alone=alone),
+        body=rendered("report.html", parts=parts, alone=alone),
         footer=f"{made} Percentiles are of all samples; intervals are 90 % where nothing else is said.",
         uses=uses,
         force=force,
@@ -152,7 +152,7 @@ def write_plan_page(path: str | Path, content: PlanContent, *, title: str, force
         title=f"{title}: {heading}",
         heading=heading,
         subtitle=f"{title}, {beat}",
-        body=_rendered("single.html", description=kind.describe(content, detail="page"), name=""),
+        body=rendered("single.html", description=kind.describe(content, detail="page"), name=""),
         footer=_PLAN_FOOTER,
         uses=("plan",),
         force=force,
@@ -179,7 +179,7 @@ def write_timeline_page(path: str | Path, happened: Happened, *, title: str, pro
     else:
         _, kind = kind_of(profile)
         description = kind.describe(ProfileContent(profile, happened), detail="page")
-        body = _rendered("single.html", description=description, name="")
+        body = rendered("single.html", description=description, name="")
     _write_page(
         path,
         title=title,
@@ -286,7 +286,7 @@ def _write_page(
     scripts = ["page.js"] + ["echarts/echarts.min.js", "charts/series.js", "charts/charts.js"] * ("charts" in uses)
     code = [*map(_asset, scripts), *(_hosted(use) for use in uses if use in _HOSTED), _READY]
     styles = ("page.css", *(_STYLES[use] for use in uses if use in _STYLES))
-    text = _rendered(
+    text = rendered(
         "page.html",
         title=title,
         heading=heading,
@@ -312,7 +312,8 @@ def _asset(name: str) -> str:
 # -- templates
 
 
-def _rendered(template: str, **context: object) -> Markup:
+def rendered(template: str, **context: object) -> Markup:
+    """Fill in a template of this room."""
     return Markup(_environment().get_template(template).render(**context))  # noqa: S704 - autoescape is on
 
 
@@ -385,7 +386,7 @@ def _drawn(block: PlanPicture | Timeline, name: str) -> Markup:
     """A picture's place in a page, with its data; ``name`` distinguishes it from others of its kind."""
     prefix = f"{name}-" if name else ""
     if isinstance(block, Timeline):
-        return _rendered("timeline.html", name=f"{prefix}timeline", timeline=timeline_data(block.happened))
+        return rendered("timeline.html", name=f"{prefix}timeline", timeline=timeline_data(block.happened))
     timetable, explanation = block.timetable, block.explanation
     schedules = () if explanation is None else explanation.schedules
     pictures = WindowPictures(timetable, schedules)
@@ -396,7 +397,7 @@ def _drawn(block: PlanPicture | Timeline, name: str) -> Markup:
         schedule.model.name: need_picture(schedule, timetable, pictures.looks[schedule.model.name])
         for schedule in schedules
     }
-    return _rendered(
+    return rendered(
         "plan.html",
         name=f"{prefix}plan",
         timetable=timetable,

@@ -25,7 +25,7 @@ from framefit.errors import InputError
 from framefit.profiling.expectation import apply_table_to_program, latency_entries, window_releases
 from framefit.profiling.profile import ProfileResult, apply_table, open_trace, profile_trace
 from framefit.profiling.totals import long_losses
-from framefit.report.csv_files import write_events, write_lost
+from framefit.report.csv_files import write_events, write_layers, write_lost
 from framefit.report.perfetto import write_perfetto
 from framefit.report.timeline import Happened, LossRegion, TimelineWindows
 from framefit.workflows.settings import ProfileSettings
@@ -72,6 +72,7 @@ def _write_profile_folder(folder: Path, result: ProfileResult, *, force: bool = 
         priority = [model.name for model in timetable.models if model.role != "background"]
     with write_whole_folder(folder, _MARK, "a profile", force=force, claimed=claimed) as part:
         write_record(part / _MARK, result.profile)
+        write_layers(part / "layers.csv", result.profile)
         write_events(part / "events.csv", log, program)
         write_lost(part / "lost.csv", log, program)
         write_lost(part / "lost.json", log, program)

@@ -95,6 +95,13 @@ class RunResult:
     interrupted: bool
     warnings: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """The folder, and the figures in a line."""
+        return f"<RunResult in {self.folder}: {self.metrics!r}>"
+
+    def _repr_html_(self) -> str:
+        return self.metrics._repr_html_()
+
     @property
     def profile(self) -> Profile | None:
         """What the device's trace says, made at the first use; ``None``: it could not be held against the program."""
