@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import itertools
 import logging
@@ -27,7 +28,7 @@ from framefit.devices.npu.device import NpuDevice
 from framefit.devices.ort import OrtDevice
 from framefit.execution.prepare import Preparation
 from framefit.runtime import session
-from framefit.runtime.program import Output, TimeUpError
+from framefit.runtime.program import Output, Subscription, TimeUpError
 from networks import difference
 from workloads import listing, no_noise, stopping, write_app, write_models, write_target
 
@@ -665,6 +666,53 @@ def test_what_cannot_begin(planned: Plan, folder: Path, tmp_path: Path) -> None:
             Runner(*apps)  # type: ignore[arg-type]
     assert list(listing(tmp_path)) == ["there"]
     assert threading.active_count() == threads
+
+
+# With asyncio ------------------------------------------------------------------------------------
+
+
+def test_a_program_of_asyncio_awaits_results(planned: Plan, folder: Path) -> None:
+    """Requests and subscriptions wait beside each other; outputs are those of the original files."""
+
+    async def program(runner: Runner) -> tuple[dict[str, Output], list[Output]]:
+        async def follow() -> list[Output]:
+            taken = []
+            async for output in runner.subscribe("small", queue=100):
+                taken.append(output)
+                if len(taken) == 3:
+                    break
+            return taken
+
+        following = asyncio.create_task(follow())
+        await asyncio.sleep(0)
+        answers = [await runner.request(image, models=["small"]) for image in IMAGES[:3]]
+        return answers[2], await following
+
+    with Runner(planned, virtual=True) as runner:
+        answer, taken = asyncio.run(program(runner))
+    assert [output.frame for output in taken] == [0, 1, 2]
+    assert answer["small"].frame == 2
+    assert difference(expected(folder, "small", IMAGES[2]), dict(answer["small"].tensors)) <= 1e-4
+
+
+def test_a_cancelled_wait_loses_nothing(planned: Plan) -> None:
+    """What comes afterwards is read by the next one; the end of the run ends a loop."""
+
+    async def program(runner: Runner, subscription: Subscription) -> list[int]:
+        async def frames() -> list[int]:
+            return [output.frame async for output in subscription]
+
+        waiting = asyncio.create_task(frames())
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        for image in IMAGES[:2]:
+            runner.submit(image)
+        runner.step(4)
+        subscription.close()
+        return await frames()
+
+    with Runner(planned, virtual=True) as runner:
+        assert asyncio.run(program(runner, runner.subscribe("small", queue=100))) == [0, 1]
 
 
 # For real ----------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ import time
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -815,6 +815,21 @@ class Subscription:
         while (output := self.wait()) is not None:
             yield output
 
+    async def __aiter__(self) -> AsyncIterator[Output]:
+        """The same in a program of asyncio, which goes on meanwhile; a wait that is cancelled loses no result."""
+        import asyncio
+
+        while True:
+            output = self._take()
+            if output is None:
+                if not self._closed and await asyncio.to_thread(self._waits.pause, None):
+                    continue
+                output = self._take()
+            if output is None:
+                self._waits.check()
+                return
+            yield output
+
     def close(self) -> None:
         """End it; what waits can still be read."""
         self._closed = True
@@ -912,6 +927,18 @@ class Request:
                     remedy="submit the next one: the run goes on" if fate.reason.startswith("fault") else again,
                 )
         return dict(self._found)
+
+    def __await__(self) -> Generator[Any, Any, dict[str, Output]]:
+        """As :meth:`result`, in a program of asyncio, which goes on meanwhile."""
+        return self._answered().__await__()
+
+    async def _answered(self) -> dict[str, Output]:
+        import asyncio
+
+        while self._open():
+            if not await asyncio.to_thread(self._waits.pause, None):
+                break
+        return self.result(timeout=0)
 
     def _open(self) -> list[ResultPublisher]:
         """Models from which an answer may still come."""
