@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import wave
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,70 @@ def test_missing_file(tmp_path: Path) -> None:
             read(entry(tmp_path / "gone.npz"))
 
 
+def sound(path: Path, samples: np.ndarray, width: int = 2) -> Path:
+    """A ``.wav`` at 16 kHz; ``samples`` are whole numbers, samples x channels, of so many bytes."""
+    levels = samples.astype("<i4").view(np.uint8).reshape(*samples.shape, 4)[..., :width]
+    with wave.open(str(path), "wb") as file:
+        file.setparams((samples.shape[1], width, 16_000, 0, "NONE", ""))
+        file.writeframes(levels.tobytes())
+    return path
+
+
+@pytest.mark.parametrize(("width", "most"), [(1, 128), (2, 2**15), (3, 2**23), (4, 2**31)])
+def test_sounds(tmp_path: Path, width: int, most: int) -> None:
+    """Of any width, between -1 and 1, in blocks behind each other."""
+    values = np.array([[-most], [most // 2], [0], [most - 1], [1], [-1], [2]])
+    stream = open_stream(entry(sound(tmp_path / "a.wav", values + (128 if width == 1 else 0), width), block=3), 0)
+    assert stream.length == 2
+    tensor = TensorInfo(name="samples", dtype="float32", shape=(1, 3))
+    assert np.allclose(stream.read(0, tensor), values[:3].T / most, atol=1e-7)
+    assert np.allclose(stream.read(1, tensor), values[3:6].T / most, atol=1e-7)
+
+
+def test_sounds_that_overlap(tmp_path: Path) -> None:
+    """With a hop, of several channels, for an input with a batch."""
+    values = np.arange(20).reshape(10, 2)
+    camera = entry(sound(tmp_path / "a.wav", values), block=4, hop=2)
+    stream = open_stream(camera, 0)
+    assert (stream.length, frame_shape(camera)) == (4, (2, 4))
+    tensor = TensorInfo(name="samples", dtype="float32", shape=(1, 2, 4))
+    assert np.allclose(stream.read(3, tensor)[0], values[6:10].T / 2**15)
+
+
+def test_sounds_that_cannot_be_used(tmp_path: Path) -> None:
+    """Too short, cut off in its header, of another coding, missing; what is cut off later is read as far as it goes."""
+    path = sound(tmp_path / "a.wav", np.arange(8)[:, None])
+    content = path.read_bytes()
+    path.write_bytes(content[:-5])
+    assert open_stream(entry(path, block=2), 0).length == 2
+    with pytest.raises(InputError, match="has 5 samples, and a frame takes 6"):
+        open_stream(entry(path, block=6), 0)
+    for damaged, message in (
+        (content[:20], "ends early"),
+        (content.replace(b"\x01\0\x01\0", b"\x03\0\x01\0"), "format"),
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match=message) as caught:
+            open_stream(entry(path, block=2), 0)
+        assert "pcm_s16le" in str(caught.value.remedy)
+    with pytest.raises(InputError, match="No such file"):
+        open_stream(entry(tmp_path / "none.wav", block=2), 0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"source": "a.wav"}, "block, the samples of a frame, is missing"),
+        ({"source": "a.wav", "block": 0}, "must be 1 or more"),
+        ({"source": "a.npz", "hop": 2}, "go with a source that is a .wav"),
+    ],
+)
+def test_blocks_are_of_sounds(keys: dict[str, Any], message: str) -> None:
+    """A block has to be given, and goes with nothing else."""
+    with pytest.raises(ValueError, match=message):
+        StreamEntry(name="camera", **keys)
+
+
 def test_arrays_for_several_inputs(tmp_path: Path) -> None:
     """One array is read as inputs of several types and shapes, and as it is."""
     values = np.arange(60, dtype=np.uint8).reshape(5, 3, 4)
@@ -227,7 +292,7 @@ def test_damaged_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: 
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("gone", "no such folder"), ("empty", "no images in"), ("file", "nor a")]
+    ("name", "message"), [("gone", "no such folder"), ("empty", "no images in"), ("file", "no .npz")]
 )
 def test_folders_without_images(tmp_path: Path, name: str, message: str) -> None:
     """A missing or empty folder, and any other file, are refused, for their frames and their shape."""

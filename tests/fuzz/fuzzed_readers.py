@@ -28,7 +28,7 @@ from framefit.core.target import BUILTIN_TARGETS, target_file
 from framefit.core.timetable import InstructionLists, Timetable
 from framefit.core.trees import Forest, evaluate, read_forest
 from framefit.core.workload import StreamEntry, load_workload
-from framefit.execution.streams import opened_image, stored_array
+from framefit.execution.streams import opened_image, stored_frames
 from framefit.latency.subjects import GridSpec, grid_models
 from framefit.profiling.formats.readers import read_trace
 from framefit.profiling.formats.stp import StpMapping
@@ -241,7 +241,7 @@ def _write_frames(folder: Path) -> None:
 
 def _read_frames(path: Path) -> None:
     if path.suffix == ".npz":
-        stored_array(StreamEntry(name="camera", source=str(path)))
+        stored_frames(StreamEntry(name="camera", source=str(path)))
     else:
         opened_image(path, "camera").close()
 

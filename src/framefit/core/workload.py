@@ -110,10 +110,12 @@ class StreamEntry(Record, kw_only=True):
     """A source of frames.
 
     Attributes:
-        source: "synthetic", a ``.npz`` file, an image folder, or "module:function" (a function without arguments
-            that yields arrays).
+        source: "synthetic", a ``.npz`` or ``.wav`` file, an image folder, or "module:function" (a function without
+            arguments that yields arrays).
         shape: of one frame; for synthetic streams only (default: what the models read).
         array: name of the array in the ``.npz``; its first axis counts frames.
+        block: samples of a frame of a ``.wav``.
+        hop: samples from the begin of a frame to the begin of the next one; default: as many as a frame has.
         queue: number of frames that may wait for a model; default: 2, or 1, the newest, for background models that look
             at single images.
         when_full: what happens to a new frame for a full queue: it takes the oldest one's place, is dropped, or
@@ -129,6 +131,8 @@ class StreamEntry(Record, kw_only=True):
     rate_hz: float | None = None
     shape: tuple[int, ...] | None = None
     array: str | None = None
+    block: int | None = None
+    hop: int | None = None
     queue: int | None = None
     when_full: WhenFull = "drop-oldest"
     changes: tuple[RateChange, ...] = ()
@@ -147,6 +151,13 @@ class StreamEntry(Record, kw_only=True):
             raise ValueError(f"changes must be in order of after_s, come after {after}")
         if self.queue is not None:
             _need_few("queue", self.queue)
+        sound = self.source.lower().endswith(".wav")
+        if sound and self.block is None:
+            raise ValueError("block, the samples of a frame, is missing: block = 160 is 10 ms at 16 kHz")
+        if not sound and (self.block is not None or self.hop is not None):
+            raise ValueError("block and hop go with a source that is a .wav file")
+        if any(size is not None and size < 1 for size in (self.block, self.hop)):
+            raise ValueError("block and hop must be 1 or more")
         if self.shape is not None and any(size < 1 for size in self.shape):
             raise ValueError(f"shape must be positive, is {list(self.shape)}")
 

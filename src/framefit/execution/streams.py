@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
+import wave
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -35,9 +36,9 @@ def image_paths(folder: Path, where: str) -> list[Path]:
         InputError: the folder does not exist, or holds no images.
     """
     if not folder.is_dir():
-        what = f"{folder} is neither an .npz nor a folder" if folder.exists() else f"no such folder {folder}"
+        what = f"{folder} is no .npz, no .wav and no folder" if folder.exists() else f"no such folder {folder}"
         raise InputError(
-            what, where=where, remedy='use "synthetic", an .npz, a folder of images, or a "module:function"'
+            what, where=where, remedy='use "synthetic", an .npz, a .wav, a folder of images, or a "module:function"'
         )
     paths = [path for path in folder.rglob("*") if path.suffix.lower() in _IMAGE_SUFFIXES and path.is_file()]
     if not paths:
@@ -68,13 +69,20 @@ def opened_image(path: Path, where: str, *, decode: bool = True) -> Image.Image:
     return image
 
 
-def stored_array(entry: StreamEntry) -> Array:
-    """Read the array of an ``.npz``; its first axis counts frames.
+def _is_stored(entry: StreamEntry) -> bool:
+    """Whether a stream's frames are those of one file."""
+    return entry.source.lower().endswith((".npz", ".wav"))
+
+
+def stored_frames(entry: StreamEntry) -> Array:
+    """Read the frames of an ``.npz`` or a ``.wav``; the first axis counts them.
 
     Raises:
-        InputError: the file is missing or damaged, or does not have the array.
+        InputError: the file is missing or damaged, or does not have the array, or fewer samples than a frame.
     """
     where = f"stream {entry.name!r}"
+    if entry.source.lower().endswith(".wav"):
+        return _blocks(_samples(Path(entry.source), where), entry, where)
     try:
         file = ArrayFile(entry.source)
         name = entry.array or (file.names[0] if len(file.names) == 1 else None)
@@ -87,6 +95,46 @@ def stored_array(entry: StreamEntry) -> Array:
     if array.ndim == 0 or not len(array):
         raise InputError(f"{entry.source} holds no frames", where=where, remedy="its first axis counts frames")
     return array
+
+
+def _samples(path: Path, where: str) -> Array:
+    """Samples of a ``.wav`` between -1 and 1: samples x channels, float32.
+
+    Raises:
+        InputError: it is missing or damaged, or has another coding than whole numbers.
+    """
+    remedy = f"convert it: ffmpeg -i {path.name} -c:a pcm_s16le new.wav"
+    try:
+        with wave.open(str(path), "rb") as file:
+            width, channels = file.getsampwidth(), file.getnchannels()
+            data = file.readframes(file.getnframes())
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}", where=where, remedy="check the path") from error
+    except (wave.Error, EOFError) as error:
+        raise InputError(
+            f"{path} cannot be read: {str(error) or 'it ends early'}", where=where, remedy=remedy
+        ) from error
+    whole = len(data) // (width * channels) * channels  # a file that was cut off may end within a sample
+    levels = np.frombuffer(data, np.uint8, whole * width).reshape(whole, width)
+    if width == 1:
+        values = levels[:, 0].astype(np.float32) / 128 - 1  # of eight bits without a sign
+    else:  # the upper bytes of 32 bits
+        wide = np.zeros((whole, 4), np.uint8)
+        wide[:, 4 - width :] = levels
+        values = (wide.view("<i4")[:, 0] / 2.0**31).astype(np.float32)
+    return values.reshape(-1, channels)
+
+
+def _blocks(samples: Array, entry: StreamEntry, where: str) -> Array:
+    """Frames of so many samples: frames x channels x samples."""
+    assert entry.block is not None
+    if len(samples) < entry.block:
+        raise InputError(
+            f"{entry.source} has {len(samples)} samples, and a frame takes {entry.block}",
+            where=where,
+            remedy="set a smaller block",
+        )
+    return np.lib.stride_tricks.sliding_window_view(samples, entry.block, axis=0)[:: entry.hop or entry.block]
 
 
 def check_sink(sink: str, *, force: bool, folder: Path) -> Callable[..., object] | None:
@@ -392,8 +440,8 @@ def open_stream(
     if entry.source == "synthetic":
         return SyntheticStream(seed)
     where = f"stream {entry.name!r}"
-    if entry.source.endswith(".npz"):
-        return ArrayStream(stored_array(entry), f"{where} ({Path(entry.source).name})")
+    if _is_stored(entry):
+        return ArrayStream(stored_frames(entry), f"{where} ({Path(entry.source).name})")
     if names_function(entry.source):
         where = f"{where} ({entry.source})"
         return FunctionStream(load_function(entry.source, folder or Path(), where), where, keep=keep)
@@ -435,8 +483,8 @@ def frame_shape(entry: StreamEntry) -> tuple[int, ...] | None:
     """
     if entry.source == "synthetic" or names_function(entry.source):
         return entry.shape if entry.source == "synthetic" else None
-    if entry.source.endswith(".npz"):
-        return tuple(stored_array(entry).shape[1:])
+    if _is_stored(entry):
+        return tuple(stored_frames(entry).shape[1:])
     where = f"stream {entry.name!r}"
     with opened_image(image_paths(Path(entry.source), where)[0], where, decode=False) as image:
         return (image.height, image.width, 3)
