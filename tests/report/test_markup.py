@@ -22,7 +22,7 @@ from framefit.report.description import (
     Verdict,
     columns,
 )
-from framefit.report.html import _environment, _rendered
+from framefit.report.html import _environment, rendered
 
 ODD = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=20) | st.sampled_from(
     ["<b>", "a & b", '"x"', "</table>", "</script>", "{{ 1 + 1 }}", "{% raw %}"]
@@ -32,7 +32,7 @@ ODD = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=20) | st.
 def page(*blocks, verdict=None, quantities=()):
     """The body of a page with these blocks."""
     description = Description(verdict or Verdict("plain", "word", "text"), quantities, blocks)
-    return str(_rendered("single.html", description=description, name=""))
+    return str(rendered("single.html", description=description, name=""))
 
 
 def texts(markup):

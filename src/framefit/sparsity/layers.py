@@ -1,7 +1,7 @@
 """Layers of a network that can lose weights, as matrices; and channels that can be removed together.
 
 Convolutions go along one axis (signals), two (images) or three (volumes). Channels are followed through residual sums,
-depthwise convolutions, gates and concatenations, and in sequences through elementwise operations.
+depthwise convolutions, gates, concatenations and splits, and in sequences through elementwise operations.
 """
 
 from __future__ import annotations
@@ -224,7 +224,8 @@ def find_groups(
     nodes: Sequence[Node], arrays: Mapping[str, Array], layers: Sequence[WeightLayer], outputs: Sequence[str]
 ) -> tuple[ChannelGroup, ...]:
     """The groups of channels that may be removed, in the order in which they are made."""
-    trace = _Trace(arrays, {layer.name: layer for layer in layers})
+    used = Counter(operand.name for node in nodes for operand in node.inputs if operand is not None)
+    trace = _Trace(arrays, {layer.name: layer for layer in layers}, used)
     for node in nodes:
         trace.follow(node)
     for name in outputs:
@@ -279,8 +280,8 @@ class _Channels:
 class _Trace:
     """Follows the axis of channels through the graph: the second one, of sequences of tokens the last one."""
 
-    def __init__(self, arrays: Mapping[str, Array], layers: Mapping[str, WeightLayer]) -> None:
-        self._arrays, self._layers = arrays, layers
+    def __init__(self, arrays: Mapping[str, Array], layers: Mapping[str, WeightLayer], used: Mapping[str, int]) -> None:
+        self._arrays, self._layers, self._used = arrays, layers, used
         self._groups: list[ChannelGroup] = []
         self._parent: list[int] = []
         self._of: dict[str, _Channels] = {}
@@ -310,6 +311,8 @@ class _Trace:
             self._join(node, data)
         elif node.op == "Concat" and self._concatenates(node):
             self._concatenate(node)
+        elif node.op == "Split" and self._splits(node, data):
+            self._split(node, data)
         else:
             self._stop(node)
 
@@ -381,6 +384,46 @@ class _Trace:
             first += operand.shape[1]
         self._of[node.outputs[0].name] = _Channels(1, tuple(parts))
 
+    def _split(self, node: Node, data: Operand) -> None:
+        known, sizes = self._of[data.name], node.inputs[1]
+        assert sizes is not None
+        begin = 0
+        for number, output in enumerate(node.outputs):
+            assert output.shape is not None
+            end = begin + output.shape[known.axis]
+            inside = [part for part in self._parts(data.name) if begin <= part.first < end]
+            for part in inside:
+                self._group(part).targets.append(Place(sizes.name, number, part.times))
+            self._of[output.name] = _Channels(
+                known.axis, tuple(part._replace(first=part.first - begin) for part in inside)
+            )
+            begin = end
+
+    def _divide(self, part: _Part, channels: int) -> None:
+        """Make two groups of one: the first of these channels, and the others."""
+        root = self._find(part.group)
+        whole = self._groups[root]
+
+        def behind(places: Sequence[Place]) -> list[Place]:
+            return [place._replace(first=place.first + channels * place.times) for place in places]
+
+        number = len(self._groups)
+        self._parent.append(number)
+        self._groups.append(
+            ChannelGroup(
+                f"{whole.name} from {channels}", whole.channels - channels, behind(whole.makers),
+                behind(whole.readers), list(whole.targets), whole.fixed,
+            )
+        )  # fmt: skip
+        whole.channels = channels
+        for tensor, known in self._of.items():
+            parts = []
+            for each in known.parts:
+                parts.append(each)
+                if self._find(each.group) == root:
+                    parts.append(_Part(number, each.times, each.first + channels * each.times))
+            self._of[tensor] = _Channels(known.axis, tuple(parts))
+
     def _stop(self, node: Node) -> None:
         """Mark the channels of a node's inputs as not removable, and those of its outputs as unknown."""
         for operand in node.inputs:
@@ -443,6 +486,27 @@ class _Trace:
         if None in shapes or rank < 2 or not isinstance(axis, int) or axis % rank != 1:
             return False
         return all(self._of[one.name].axis == 1 for one in node.inputs if one is not None and one.name in self._of)
+
+    def _splits(self, node: Node, data: Operand) -> bool:
+        """Whether channels are divided into runs whose sizes can be changed; groups are divided with them."""
+        known, sizes = self._of.get(data.name), node.inputs[1] if len(node.inputs) > 1 else None
+        axis, shapes = node.attributes.get("axis", 0), [output.shape for output in node.outputs]
+        if known is None or sizes is None or data.shape is None or None in shapes or not isinstance(axis, int):
+            return False
+        alone = sizes.name in self._arrays and self._used[sizes.name] == 1
+        if axis % len(data.shape) != known.axis or not alone:
+            return False
+        cut = 0
+        for shape in shapes[:-1]:
+            assert shape is not None
+            cut += shape[known.axis]
+            for part in self._parts(data.name):
+                inside = cut - part.first
+                if 0 < inside < self._group(part).channels * part.times:
+                    if inside % part.times:
+                        return False
+                    self._divide(part, inside // part.times)
+        return True
 
     def _constants(self, operands: Sequence[Operand | None]) -> list[str]:
         return [operand.name for operand in operands if operand is not None and operand.name in self._arrays]
