@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from framefit.core.model import GraphBuilder, Model, listing, with_weights
 from framefit.sparsity.layers import ChannelGroup, Place, WeightLayer, find_groups, find_layers, neighbours, shrunk
@@ -101,20 +102,25 @@ def test_channels_are_followed_through_concatenations() -> None:
     check_removal(dense_block(), {0: [1], 1: [0, 5], 2: [2, 3]})
 
 
-def divided() -> Model:
-    """A convolution whose halves go different ways: one is passed on, one has a residual block; all are joined."""
+def divided(how: str) -> Model:
+    """A convolution whose parts go different ways: one is passed on, one has a residual block; all are joined."""
     b = GraphBuilder("divided", 1)
     x = b.conv(b.input("image", (1, 3, 6, 6)), 10, norm=True, activation="Relu")
-    one, other = b.op("Split", x, b.constant(np.array([4, 6])), axis=1, outputs=2)
+    if how == "Split":
+        one, other = b.op("Split", x, b.constant(np.array([4, 6])), axis=1, outputs=2)
+    else:
+        zero, middle, end, axis = (b.constant(np.array([value])) for value in (0, 4, 2**63 - 1, 1))
+        one, other = b.op("Slice", x, zero, middle, axis), b.op("Slice", x, middle, end, axis)
     y = b.op("Add", b.conv(b.conv(other, 5, activation="Relu"), 6), other)
     x = b.conv(b.op("Concat", one, other, y, axis=1), 7, kernel=1, activation="Relu")
     b.output(b.dense(b.op("Flatten", b.op("GlobalAveragePool", x)), 3), "classes")
     return b.build()
 
 
-def test_channels_are_followed_through_splits() -> None:
-    """A group is divided where the split is; each half is coupled with what it meets."""
-    _, layers, groups = opened(divided())
+@pytest.mark.parametrize("how", ["Split", "Slice"])
+def test_channels_are_followed_through_splits(how: str) -> None:
+    """A group is divided where the split is; each part is coupled with what it meets."""
+    _, layers, groups = opened(divided(how))
     assert sorted(group.channels for group in groups) == [4, 5, 6, 7]
     halves = {group.channels: group for group in groups}
     assert Place(layers[0].weight, first=4) in halves[6].makers
@@ -122,7 +128,7 @@ def test_channels_are_followed_through_splits() -> None:
     places = [place for place in halves[6].readers if place.name == layers[3].name]
     assert [(place.first, place.times) for place in places] == [(4, 1), (10, 1)]
     order = [group.channels for group in groups]
-    check_removal(divided(), {order.index(4): [0, 3], order.index(6): [1, 2], order.index(5): [4]})
+    check_removal(divided(how), {order.index(4): [0, 3], order.index(6): [1, 2], order.index(5): [4]})
 
 
 def signal() -> Model:

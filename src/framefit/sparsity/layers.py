@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -175,6 +175,7 @@ _ELEMENTWISE = (
 _POOLING = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "Squeeze")
 _JOIN = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "PRelu")
 _FLAT = ("Flatten", "Reshape")
+_FAR = 1 << 30  # the end of a slice that goes on to the end
 
 
 class Place(NamedTuple):
@@ -224,8 +225,12 @@ def find_groups(
     nodes: Sequence[Node], arrays: Mapping[str, Array], layers: Sequence[WeightLayer], outputs: Sequence[str]
 ) -> tuple[ChannelGroup, ...]:
     """The groups of channels that may be removed, in the order in which they are made."""
-    used = Counter(operand.name for node in nodes for operand in node.inputs if operand is not None)
-    trace = _Trace(arrays, {layer.name: layer for layer in layers}, used)
+    users: dict[str, set[tuple[str, str]]] = {}
+    for node in nodes:
+        for operand in node.inputs:
+            if operand is not None and node.inputs[0] is not None:
+                users.setdefault(operand.name, set()).add((node.op, node.inputs[0].name))
+    trace = _Trace(arrays, {layer.name: layer for layer in layers}, users)
     for node in nodes:
         trace.follow(node)
     for name in outputs:
@@ -280,8 +285,14 @@ class _Channels:
 class _Trace:
     """Follows the axis of channels through the graph: the second one, of sequences of tokens the last one."""
 
-    def __init__(self, arrays: Mapping[str, Array], layers: Mapping[str, WeightLayer], used: Mapping[str, int]) -> None:
-        self._arrays, self._layers, self._used = arrays, layers, used
+    def __init__(
+        self,
+        arrays: Mapping[str, Array],
+        layers: Mapping[str, WeightLayer],
+        users: Mapping[str, Collection[tuple[str, str]]],
+    ) -> None:
+        self._arrays, self._layers = arrays, layers
+        self._users = users  # of each tensor and constant: the nodes' operators and first inputs
         self._groups: list[ChannelGroup] = []
         self._parent: list[int] = []
         self._of: dict[str, _Channels] = {}
@@ -313,6 +324,8 @@ class _Trace:
             self._concatenate(node)
         elif node.op == "Split" and self._splits(node, data):
             self._split(node, data)
+        elif node.op == "Slice" and (bounds := self._bounds(node, data)) is not None and self._cut(data, bounds):
+            self._slice(node, data, bounds)
         else:
             self._stop(node)
 
@@ -393,11 +406,25 @@ class _Trace:
             end = begin + output.shape[known.axis]
             inside = [part for part in self._parts(data.name) if begin <= part.first < end]
             for part in inside:
-                self._group(part).targets.append(Place(sizes.name, number, part.times))
+                target = Place(sizes.name, number, part.times)
+                if target not in self._group(part).targets:
+                    self._group(part).targets.append(target)
             self._of[output.name] = _Channels(
                 known.axis, tuple(part._replace(first=part.first - begin) for part in inside)
             )
             begin = end
+
+    def _slice(self, node: Node, data: Operand, bounds: tuple[int, int]) -> None:
+        known = self._of[data.name]
+        for operand, bound in zip(node.inputs[1:3], bounds, strict=True):
+            assert operand is not None
+            for part in known.parts if bound < _FAR else ():  # a bound moves by what goes before it
+                target = Place(operand.name, 0, part.times)
+                if part.first < bound and target not in self._group(part).targets:
+                    self._group(part).targets.append(target)
+        inside = [part for part in known.parts if bounds[0] <= part.first < bounds[1]]
+        parts = tuple(part._replace(first=part.first - bounds[0]) for part in inside)
+        self._of[node.outputs[0].name] = _Channels(known.axis, parts)
 
     def _divide(self, part: _Part, channels: int) -> None:
         """Make two groups of one: the first of these channels, and the others."""
@@ -493,15 +520,32 @@ class _Trace:
         axis, shapes = node.attributes.get("axis", 0), [output.shape for output in node.outputs]
         if known is None or sizes is None or data.shape is None or None in shapes or not isinstance(axis, int):
             return False
-        alone = sizes.name in self._arrays and self._used[sizes.name] == 1
+        alone = sizes.name in self._arrays and self._users[sizes.name] == {("Split", data.name)}
         if axis % len(data.shape) != known.axis or not alone:
             return False
-        cut = 0
-        for shape in shapes[:-1]:
-            assert shape is not None
-            cut += shape[known.axis]
+        return self._cut(data, np.cumsum([0 if shape is None else shape[known.axis] for shape in shapes]).tolist())
+
+    def _bounds(self, node: Node, data: Operand) -> tuple[int, int] | None:
+        """Of a slice of channels whose bounds can be changed; ``None``: it is another."""
+        known, constants = self._of.get(data.name), list[tuple[str, int]]()
+        for operand in node.inputs[1:]:
+            if operand is None or operand.name not in self._arrays or self._arrays[operand.name].size != 1:
+                return None
+            constants.append((operand.name, int(self._arrays[operand.name].ravel()[0])))
+        if known is None or data.shape is None or not 3 <= len(constants) <= 4:
+            return None
+        (start, low), (end, high), (_, axis), *step = constants
+        if axis % len(data.shape) != known.axis or not 0 <= low < high or any(value != 1 for _, value in step):
+            return None
+        moved = [name for name, bound in ((start, low), (end, high)) if 0 < bound < _FAR]
+        alone = all(self._users[name] == {("Slice", data.name)} for name in moved)
+        return (low, high) if alone else None
+
+    def _cut(self, data: Operand, places: Sequence[int]) -> bool:
+        """Divide groups of a tensor where channels are cut apart; false where a cut goes through a channel."""
+        for place in places:
             for part in self._parts(data.name):
-                inside = cut - part.first
+                inside = place - part.first
                 if 0 < inside < self._group(part).channels * part.times:
                     if inside % part.times:
                         return False
