@@ -168,7 +168,9 @@ def named_board(workload: Path) -> str | None:
         target = tomllib.loads(workload.read_text()).get("target")
     except (OSError, ValueError):
         return None  # the verb says better what is wrong
-    return target if isinstance(target, str) and target in read_boards() else None
+    if not isinstance(target, str) or target in BUILTIN_TARGETS:
+        return None  # whatever the list of boards is like
+    return target if target in read_boards() else None
 
 
 def new_board(settings: BoardSettings) -> Board:
