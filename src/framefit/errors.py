@@ -3,6 +3,7 @@
     FramefitError                  exit code
     ├── InputError                 2   a file, key, argument or model that cannot be used
     │   ├── DivergedError          2   a training ended in NaN or infinity
+    │   ├── MismatchError          2   data that do not have the model's shape
     │   ├── UnsupportedError       2   valid, but not built yet
     │   └── MissingExtraError      2   needs an optional dependency
     ├── InfeasibleError            1   a valid question with a negative answer
@@ -28,6 +29,7 @@ __all__ = [
     "InfeasibleError",
     "InputError",
     "LostUnitError",
+    "MismatchError",
     "MissingExtraError",
     "RecordingError",
     "UnsupportedError",
@@ -67,6 +69,10 @@ class InputError(FramefitError):
 
 class DivergedError(InputError):
     """The loss or weights of a training became NaN or infinite; the network has its earlier weights."""
+
+
+class MismatchError(InputError):
+    """Data that do not have the shape of what they are given to."""
 
 
 class UnsupportedError(InputError):

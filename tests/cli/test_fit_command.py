@@ -75,7 +75,7 @@ def test_a_fit_that_nothing_helps_ends_with_what_was_tried(framefit: Framefit, m
     assert ended.code == 1
     result = json.loads(ended.out)
     assert (result["fits"], result["applied"], result["steps"]) == (False, True, [])
-    assert {one["needs"] for one in result["proposals"]} == {"needs labelled data: --data chain=DATA"}
+    assert {one["needs"] for one in result["proposals"]} == {"needs data: --data chain=DATA"}
 
 
 def test_bad_input_ends_with_one_clear_error(framefit: Framefit, models: Path) -> None:

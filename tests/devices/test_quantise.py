@@ -29,7 +29,7 @@ def test_values_stay_close_and_products_are_in_int8(batch: int) -> None:
     """Within some hundredths of the greatest value; normalisations are gone, names of the others stay."""
     model = network(batch)
     narrow = quantised(model, EXAMPLES)
-    wide, small = predictor(model)(EXAMPLES), predictor(narrow)(EXAMPLES)
+    wide, small = predictor(model)(EXAMPLES)[0], predictor(narrow)(EXAMPLES)[0]
     assert small.shape == wide.shape == (21, 4)
     assert 0 < np.abs(wide - small).max() < 0.1 * np.abs(wide).max()
     assert weight_nodes(narrow) == weight_nodes(model)
@@ -73,6 +73,6 @@ def test_examples_go_through_at_once_or_in_the_batches_that_a_model_takes() -> N
     x = b.input("x", (4, 6))
     b.output(b.op("Add", x, b.constant(np.arange(24, dtype=np.float32).reshape(4, 6))), "y")
     inputs = np.ones((10, 6), np.float32)
-    found = predictor(b.build())(inputs)
+    found = predictor(b.build())(inputs)[0]
     expected = np.tile(np.arange(24, dtype=np.float32).reshape(4, 6), (3, 1))[:10] + 1
     np.testing.assert_array_equal(found, expected)

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 import framefit
 from fit_workloads import fitted, outcomes, write_fit_app
 from framefit import DeviceError, InputError, fit, load_workload, plan, simulate
-from framefit.core.files import read_record, write_record
+from framefit.core.files import read_record, write_record, write_whole
 from framefit.core.fit_results import FinalAccuracy, FitResult, FittedModel, Standing
 from framefit.core.model import GraphBuilder, Model, listing
 from framefit.core.run_record import TargetList
@@ -116,6 +117,27 @@ def test_eight_bits_come_before_sparsity_where_they_are_enough(place: Path) -> N
     (model,) = done.result.models
     assert model.int8 in ("all", "ends")
     assert any(layer.op == "QuantizeLinear" for layer in Model.load(place / "out" / "models" / "net.onnx").layers)
+
+
+def test_a_detector_needs_frames_and_no_labels(tmp_path: Path) -> None:
+    """Eight bits are judged by how far all outputs agree with the original's."""
+    b = GraphBuilder("net", 2)
+    x = b.conv(b.input("image", (1, 2, 8, 8)), 24, norm=True, activation="Relu")
+    x = b.conv(b.conv(x, 24, norm=True, activation="Relu"), 24, norm=True, activation="Relu")
+    b.output(b.conv(x, 2), "scores")
+    b.output(b.conv(x, 4), "boxes")
+    with write_whole(tmp_path / "net.onnx") as file:
+        file.write(b.build().to_bytes())
+    frames = np.random.default_rng(0).standard_normal((300, 2, 8, 8)).astype(np.float32)
+    np.savez(tmp_path / "frames.npz", x=frames)
+    app = write_fit_app(tmp_path, rate_hz=400, macs="fp32 = 64, int8 = 256")
+    done = fitted(app, data=tmp_path / "frames.npz", exclude=["rate"])
+    assert outcomes(done) == [("int8", "kept"), ("verify", "verified")]
+    (model,) = done.result.models
+    assert model.test is not None
+    assert model.test.acceptance is not None
+    assert (model.test.acceptance.measure, model.test.acceptance.data) == ("outputs", "frames")
+    assert 0.8 < model.test.acceptance.after < 1
 
 
 def test_a_target_of_eight_bits_gains_nothing_from_int8(place: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from framefit import InfeasibleError, InputError, sparsify
 from framefit.core.executor import Here
@@ -21,13 +23,14 @@ from framefit.core.target import describe_target, resolve_target
 from framefit.devices import measure as in_turn
 from framefit.devices.kernel_times import KernelTimes
 from framefit.devices.kernels.selection import lanes_here
+from framefit.report.terminal import view
 from framefit.sparsity import prices
 from framefit.sparsity.allocation import allocate
 from framefit.sparsity.search import make_problem, sparse_network
 from framefit.sparsity.subject import chosen_pattern, make_database, open_subject
 from framefit.training.campaign import Ledger
 from framefit.training.data import load_data
-from framefit.training.evaluate import divergence, evaluate, temperature
+from framefit.training.evaluate import evaluate
 from framefit.training.fine_tune import Recipe, fine_tune
 from framefit.training.network import to_model, to_torch
 
@@ -450,7 +453,8 @@ def test_errors_are_of_the_size_of_what_pruning_does(place: Path, tmp_path: Path
         network.eval().logits(torch.from_numpy(subject.inputs)).detach()
         for network in (subject.network(), sparse_network(subject, database, assignment, ledger))
     )
-    found = divergence(dense, pruned, temperature(dense))
+    classes = subject.examples.task
+    found = classes.divergence(dense, pruned, classes.heat(dense))
     estimated = database.errors[np.arange(len(assignment)), assignment].sum()
     assert abs(np.log(problem.error(assignment) / found)) < 0.5 * abs(np.log(estimated / found))
 
@@ -462,6 +466,36 @@ def test_derived_cycles_keep_the_accuracy(place: Path) -> None:
     assert found.target_cycles_ratio < 1
     assert found.acceptance is not None
     assert found.acceptance.drop < 0.25
+
+
+def test_networks_without_classes_are_pruned_without_labels(tmp_path: Path) -> None:
+    """A detector's outputs agree with the dense one's far better than where as many weights are zero at random."""
+    random = np.random.default_rng(0)
+    x = random.standard_normal((300, 2, 4, 4)).astype(np.float32)
+    np.savez(tmp_path / "x.npz", x=np.kron(x, np.ones((1, 1, 2, 2), np.float32)))
+    b = GraphBuilder("detector", 2)
+    y = b.conv(b.input("image", (1, 2, 8, 8)), 24, norm=True, activation="Relu")
+    y = b.conv(y, 24, norm=True, activation="Relu")
+    for name, count in (("scores", 2), ("boxes", 4)):
+        rows = b.op("Transpose", b.conv(y, count), perm=[0, 2, 3, 1])
+        b.output(b.op("Reshape", rows, b.constant(np.asarray([1, -1, count], np.int64))), name)
+    with write_whole(tmp_path / "net.onnx") as file:
+        file.write(b.build().to_bytes())
+    options = {"cycles": 0.6, "accuracy_drop": 0.4, "episodes": 4, "finetune_epochs": 10, "compare": False}
+    opened = sparsify(tmp_path / "net.onnx", tmp_path / "x.npz", "vpu", output=tmp_path / "out", **options)  # type: ignore[arg-type]
+    found = opened.result
+    assert found.acceptance is not None
+    assert (found.acceptance.measure, found.acceptance.data, found.dense.top1) == ("outputs", "frames", 1.0)
+    assert found.decision == "deploy", found.reasons
+    rows = dict(zip(found.names, found.configurations, strict=True))
+    assert rows["random zeros"].top1 < chosen(found).top1 - 0.2
+    assert rows["random zeros"].zeros == pytest.approx(chosen(found).zeros, rel=0.05)
+    console = Console(width=150, file=io.StringIO(), no_color=True)
+    console.print(view(found))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "agreement of outputs 100.00 ->" in shown
+    assert "top-1" not in shown
+    assert "top-5" not in shown
 
 
 def test_other_data_are_not_mixed_into_a_search(place: Path, whole: Configuration) -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from framefit import GraphBuilder, InputError
 from framefit.training.acceptance import unseen_data
-from framefit.training.data import Dataset, Scaling, check_fits, load_data
+from framefit.training.data import Dataset, Scaling, check_fits, load_data, open_classifier
+from framefit.training.evaluate import evaluate
 
 
 def numbered(count: int, classes: int = 3) -> list[tuple[np.ndarray[Any, Any], int]]:
@@ -80,9 +81,9 @@ def test_without_labels_classes_are_what_the_network_says(tmp_path: Path, keys: 
     """In every part; scores are then agreement with the network, and the split is as with labels."""
     random = np.random.default_rng(0)
     np.savez(tmp_path / "data.npz", **{key: random.standard_normal((100, 1, 4, 4)).astype(np.float32) for key in keys})
-    data = load_data(tmp_path / "data.npz", scorer=lambda: threshold)
+    data = load_data(tmp_path / "data.npz", scorer=lambda: lambda x: (threshold(x),))
     for part in (data.train, data.validation, data.calibration, data.test):
-        assert part.measure == "classes"
+        assert part.task.measure == "classes"
         assert part.labels.tolist() == threshold(part.inputs()).argmax(axis=1).tolist()
     assert (data.test_given, data.validation_given) == ("x_test" in keys, "x_val" in keys)
     assert len(data.test) == (100 if "x_test" in keys else 10)
@@ -90,13 +91,33 @@ def test_without_labels_classes_are_what_the_network_says(tmp_path: Path, keys: 
     assert (unseen.choice_from, unseen.final_from) == ("frames", "frames")
 
 
-def test_without_labels_a_classifier_is_needed(tmp_path: Path) -> None:
-    """Scores of classes, or the message says that labels are missing."""
-    np.savez(tmp_path / "data.npz", x=np.zeros((100, 1, 4, 4), np.float32))
+def test_without_labels_and_classes_all_outputs_count(tmp_path: Path) -> None:
+    """What the network gives is right in every part; without a network the message says that labels are missing."""
+    x = np.random.default_rng(0).standard_normal((100, 1, 4, 4)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x)
     with pytest.raises(InputError, match="no labels"):
         load_data(tmp_path / "data.npz")
-    with pytest.raises(InputError, match="no scores of classes"):
-        load_data(tmp_path / "data.npz", scorer=lambda: lambda x: np.zeros((len(x), 20, 4), np.float32))
+
+    def boxes(x: npt.NDArray[np.float32]) -> tuple[npt.NDArray[Any], ...]:
+        return x.reshape(len(x), 8, 2), x.mean(axis=(1, 2, 3))
+
+    data = load_data(tmp_path / "data.npz", scorer=lambda: boxes)
+    for part in (data.train, data.validation, data.calibration, data.test):
+        assert part.task.measure == "outputs"
+        np.testing.assert_array_equal(part.labels, part.task.read(boxes(part.inputs()), len(part), part.labels))
+    assert evaluate(boxes, data.test).top1 == 1
+    off = evaluate(lambda x: tuple(each + 10 for each in boxes(x)), data.test)
+    assert off.top1 < 0.05
+    assert off.loss > 20
+
+
+def test_trees_need_classes(tmp_path: Path) -> None:
+    """What only classifiers can be made of refuses other networks, and names the output."""
+    np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).standard_normal((40, 1, 4, 4)).astype(np.float32))
+    b = GraphBuilder("boxes")
+    b.output(b.conv(b.input("x", (1, 1, 4, 4)), 3), "boxes")
+    with pytest.raises(InputError, match=r"output 'boxes' \(1 x 3 x 4 x 4\) is no row of classes"):
+        open_classifier(b.build(), tmp_path / "data.npz")
 
 
 def test_images_are_normalised_by_the_training_part() -> None:

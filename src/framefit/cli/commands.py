@@ -280,10 +280,10 @@ def table(given: dict[str, Any], screen: Screen) -> None:
 def fit(given: dict[str, Any], screen: Screen) -> int:
     """Make a workload fit: plan, take the cheapest step that helps, plan again, until a simulation or run proves it.
 
-    Steps, the cheapest first: other cuts, other units; int8, sparsity and decision trees, within --max-drop on labelled
-    data; fewer frames. Your files stay as they are: the result is DIR/app.toml, which framefit run takes. Without
-    --apply the steps are only proposed. Ctrl-C keeps what was done (exit code 130), and --resume continues. Exit
-    code 1: the workload does not fit (yet).
+    Steps, the cheapest first: other cuts, other units; int8, sparsity and decision trees, within --max-drop on
+    unseen data; fewer frames. Your files stay as they are: the result is DIR/app.toml, which framefit run takes.
+    Without --apply the steps are only proposed. Ctrl-C keeps what was done (exit code 130), and --resume continues.
+    Exit code 1: the workload does not fit (yet).
 
     Example: framefit fit app.toml --data tags=tags.npz --max-drop 0.01 --apply -o fitted
     """

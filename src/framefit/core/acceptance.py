@@ -35,7 +35,7 @@ class Acceptance(Record, kw_only=True):
             the rest for the final test; "frames": of the user's stream, without labels.
         measure: "top1": part of the examples whose class is right. Without labels the original is right: "classes":
             part of the frames with its likeliest class; "boxes": F1 of boxes after the model's own postprocessing;
-            "outputs": part of its outputs' variance that remains.
+            "outputs": variance of the original's outputs over the sum of it and the squared error.
         examples: number of examples.
         before: mean score of the original, 0 to 1; without labels 1.
         after: mean score of the changed model.

@@ -49,7 +49,7 @@ from framefit.devices.host import (
     sums_of_products_saturate,
 )
 from framefit.devices.launching import Launch, LaunchingDevice
-from framefit.errors import DeviceError, HangError, InputError, UnsupportedError
+from framefit.errors import DeviceError, HangError, InputError, MismatchError, UnsupportedError
 
 __all__ = ["predictor", "quantised", "slowdown_by_weight_inputs", "weight_nodes"]
 
@@ -88,8 +88,8 @@ def slowdown_by_weight_inputs(model: Model) -> float:
     return float(given / without)
 
 
-def predictor(model: Model) -> Callable[[npt.NDArray[np.float32]], npt.NDArray[Any]]:
-    """Make a function from inputs to the first output, by ONNX Runtime on all cores, not for timing.
+def predictor(model: Model) -> Callable[[npt.NDArray[np.float32]], tuple[npt.NDArray[Any], ...]]:
+    """Make a function from inputs to all outputs, by ONNX Runtime on all cores, not for timing.
 
     Args:
         model: it has one input; where its constants fix the batch, examples run in such batches.
@@ -111,16 +111,17 @@ def predictor(model: Model) -> Callable[[npt.NDArray[np.float32]], npt.NDArray[A
             session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's errors have no common class
         raise DeviceError(f"ONNX Runtime cannot compile it: {error}", where=model.name) from error
-    output = model.outputs[0].name
 
-    def predict(x: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+    def predict(x: npt.NDArray[np.float32]) -> tuple[npt.NDArray[Any], ...]:
         count = len(x)
+        if tensor.shape is not None and x.shape[1:] != tuple(tensor.shape[1:]):
+            raise MismatchError(f"examples of {x.shape[1:]}, but the model takes {tensor.shape[1:]}", where=model.name)
         if batch is None:
-            outputs: npt.NDArray[Any] = session.run([output], {tensor.name: x})[0]
-            return outputs
+            return tuple(session.run(None, {tensor.name: x}))
         padded = np.concatenate([x, np.repeat(x[-1:], -count % batch, axis=0)])
         parts = (padded[first : first + batch] for first in range(0, len(padded), batch))
-        return np.concatenate([session.run([output], {tensor.name: part})[0] for part in parts])[:count]
+        made = [session.run(None, {tensor.name: part}) for part in parts]
+        return tuple(np.concatenate(each)[:count] for each in zip(*made, strict=True))
 
     return predict
 

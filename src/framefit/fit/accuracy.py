@@ -15,7 +15,7 @@ from framefit.core.model import Model
 from framefit.core.model.loading import declared_inputs
 from framefit.core.workload import ModelEntry, Preprocess, Workload
 from framefit.devices.ort import predictor
-from framefit.errors import InputError
+from framefit.errors import InputError, MismatchError
 from framefit.execution.wiring import wire
 
 if TYPE_CHECKING:
@@ -95,11 +95,15 @@ class Labelled:
         """What is missing to change a model and judge it, with the remedy; ``None``: nothing."""
         if not self.trains:
             return "needs pip install 'framefit[train]'"
-        return None if name in self._sources else f"needs labelled data: --data {name}=DATA"
+        return None if name in self._sources else f"needs data: --data {name}=DATA"
 
     def data(self, name: str) -> Dataset:
         """A model's data, split with the seed."""
         return self._data[name]
+
+    def classes(self, name: str) -> bool:
+        """Whether a model may be a classifier: whether its data, if there are any, have classes."""
+        return name not in self._data or bool(self._data[name].classes)
 
     def original(self, name: str) -> Model:
         """The user's own."""
@@ -182,11 +186,10 @@ class Labelled:
         """The data as a model reads them; ``None``: they do not fit it."""
         from framefit.training.data import check_fits
 
-        model = opened(self._entries[name])
-        data = self._read(name, source)
         try:
-            check_fits(data, model)
-        except InputError:
+            data = self._read(name, source)
+            check_fits(data, opened(self._entries[name]))
+        except MismatchError:
             return None
         return data
 

@@ -57,14 +57,14 @@ def judge(acceptance: Acceptance, cycles_ratio: float, threshold: Threshold) -> 
 
 def given_top1(dense: float, drop: float, cycles_ratio: float) -> Threshold:
     """The threshold that the user gave."""
-    reason = f"dense top-1 {100 * dense:.2f} % less the drop of {100 * drop:g} points that was given"
+    reason = f"the dense model's {100 * dense:.2f} % less the drop of {100 * drop:g} points that was given"
     return Threshold(round=0, top1=dense - drop, cycles_ratio=cycles_ratio, source="given", reason=reason)
 
 
 def derived_top1(dense: float, interval: tuple[float, float], cycles_ratio: float) -> Threshold:
     """A threshold from the model: twice the uncertainty that its test data leave."""
     top1 = dense - 2 * (dense - interval[0])
-    reason = f"dense top-1 {100 * dense:.2f} % less twice the way to the lower end of its interval"
+    reason = f"the dense model's {100 * dense:.2f} % less twice the way to the lower end of its interval"
     return Threshold(round=0, top1=top1, cycles_ratio=cycles_ratio, source="derived", reason=reason)
 
 

@@ -27,7 +27,7 @@ from framefit.sparsity.statistics import activation_zeros
 from framefit.sparsity.subject import Subject
 from framefit.training.campaign import Ledger
 from framefit.training.data import Examples
-from framefit.training.evaluate import divergence, evaluate, reestimate, temperature
+from framefit.training.evaluate import evaluate, reestimate
 from framefit.training.extra import torch
 from framefit.training.network import Network, load_state, to_model, to_torch
 
@@ -202,21 +202,23 @@ def calibrated(problem: Problem, subject: Subject, database: Database, ledger: L
 
     Sums of the layers' errors are estimates from gradients; two exact allocations show what they amount to.
     """
+    task = subject.examples.task
 
-    def logits(network: Network) -> Any:
+    def answers(network: Network) -> Any:
         ledger.forwarded(len(subject.inputs))
         network.eval()
         with torch.inference_mode():
             batches = np.array_split(subject.inputs, -(-len(subject.inputs) // _BATCH))
-            return torch.cat([network.logits(torch.from_numpy(batch)) for batch in batches])
+            return torch.cat([task.answers(network, torch.from_numpy(batch)) for batch in batches])
 
-    dense = logits(subject.network())
+    dense = answers(subject.network())
     factors = []
     for part in _CALIBRATED_AT:
         saved = int(part * (problem.dense_cycles - problem.least_cycles))
         assignment = allocate(problem, problem.dense_cycles - saved)
         expected = problem.error(assignment)
-        measured = divergence(dense, logits(sparse_network(subject, database, assignment, ledger)), temperature(dense))
+        pruned = answers(sparse_network(subject, database, assignment, ledger))
+        measured = task.divergence(dense, pruned, task.heat(dense))
         if expected > 0 and measured > 0:
             factors.append(np.log(measured / expected))
     return replace(problem, errors=problem.errors * float(np.exp(np.mean(factors)))) if factors else problem
@@ -388,5 +390,5 @@ def _until(settings: SparsifySettings, ledger: Ledger, name: str, *, compare: bo
 
 def _tell(notify: Notify, label: str, problem: Problem, solution: Solution) -> None:
     ratio = problem.total(solution.assignment) / max(problem.dense_cycles, 1)
-    best = f"best top-1 {100 * solution.accuracy:.2f} % at {ratio:.3f} of the cycles"
+    best = f"best {100 * solution.accuracy:.2f} % at {ratio:.3f} of the cycles"
     notify(f"search ({label}): {solution.evaluations} evaluated, {best}")

@@ -12,15 +12,16 @@ import numpy.typing as npt
 from framefit.sparsity.layers import WeightLayer
 from framefit.sparsity.problem import Floats
 from framefit.training.campaign import Ledger
-from framefit.training.evaluate import temperature
 from framefit.training.extra import torch
 from framefit.training.network import Network, observe
+from framefit.training.tasks import Classes, Task
 
 Tensor = Any  # torch.Tensor
 functional = torch.nn.functional
 _MOST_COLUMNS = 1024  # positions of an image that enter a Hessian: neighbours are much alike
 _BACKWARD = 2  # forward passes that a backward pass counts as in the ledger
 _BATCH = 64
+_NUMBERS = 1 << 21  # of inputs at once: gradients need all that a network makes of them
 
 
 @dataclass
@@ -31,8 +32,8 @@ class LayerStatistics:
         hessian: G x K x K, float64: mean over images of the sum over positions of x x^T, x being the inputs of
             one sum.
         importance: G x n: half the mean square of the loss's gradient by that output; times the squared
-            error of the output it estimates the divergence from the dense network's classes at its
-            :func:`~framefit.training.evaluate.temperature` (the diagonal of the Fisher information; Theis et al.,
+            error of the output it estimates the :meth:`~framefit.training.tasks.Task.divergence` from the dense
+            network's answers (the diagonal of the Fisher information; Theis et al.,
             2018, "Faster gaze prediction with dense networks and Fisher pruning").
         zeros_ratio: zeros in its input, 0 to 1.
     """
@@ -50,7 +51,12 @@ class LayerStatistics:
 
 
 def collect(
-    network: Network, layers: Sequence[WeightLayer], inputs: npt.NDArray[np.float32], ledger: Ledger, seed: int
+    network: Network,
+    layers: Sequence[WeightLayer],
+    inputs: npt.NDArray[np.float32],
+    ledger: Ledger,
+    seed: int,
+    task: Task | None = None,
 ) -> dict[str, LayerStatistics]:
     """Compute Hessians, importances and activation sparsity of all layers from the dense network's inputs.
 
@@ -59,7 +65,8 @@ def collect(
         layers: those that may lose weights.
         inputs: calibration data, N x ...
         ledger: counts the images; a backward pass counts as two forward passes.
-        seed: for labels drawn from the network's own predictions, for the importances.
+        seed: for what is drawn for the importances.
+        task: of the network; default: classes.
 
     Returns:
         Name of the layer -> its statistics.
@@ -79,8 +86,8 @@ def collect(
             product = columns @ columns.transpose(1, 2)
             statistics.hessian += product.numpy() / len(inputs)
 
-    observe(network, inputs, watch, list(by_name), batch=_BATCH)
-    _importances(network, by_name, statistics_of, inputs, seed)
+    observe(network, inputs, watch, list(by_name), batch=_at_once(inputs))
+    _importances(network, by_name, statistics_of, inputs, Classes() if task is None else task, seed)
     ledger.forwarded(len(inputs) * (2 + _BACKWARD))
     return statistics_of
 
@@ -102,9 +109,14 @@ def activation_zeros(
         counts[name][0] += int((read[0] == 0).sum())
         counts[name][1] += read[0].numel()
 
-    observe(network, inputs, watch, list(names))
+    observe(network, inputs, watch, list(names), batch=2 * _at_once(inputs))
     ledger.forwarded(len(inputs))
     return {name: zeros / max(elements, 1) for name, (zeros, elements) in counts.items()}
+
+
+def _at_once(inputs: npt.NDArray[np.float32]) -> int:
+    """Examples at once: fewer where each is large."""
+    return max(min(_BATCH, _NUMBERS // max(inputs[:1].size, 1)), 1)
 
 
 def _columns(layer: WeightLayer, data: Tensor, output: Tensor) -> list[Tensor]:
@@ -149,9 +161,10 @@ def _importances(
     layers: dict[str, WeightLayer],
     statistics_of: dict[str, LayerStatistics],
     inputs: npt.NDArray[np.float32],
+    task: Task,
     seed: int,
 ) -> None:
-    """Mean squared gradients of the loss by each output; the labels are drawn from the predictions."""
+    """Mean squared gradients of what the task draws, by each output."""
     random = torch.Generator().manual_seed(seed)
 
     def note(name: str, output: Tensor) -> None:
@@ -171,15 +184,12 @@ def _importances(
         network.node(name).register_forward_hook(lambda _, __, output, name=name: note(name, output)) for name in layers
     ]
     network.eval()
-    heat = None
+    heat, batch = None, _at_once(inputs)
     try:
-        for start in range(0, len(inputs), _BATCH):
-            logits = network.logits(torch.from_numpy(inputs[start : start + _BATCH]))
-            heat = heat or temperature(logits.detach())
-            logits = logits / heat
-            with torch.no_grad():
-                labels = torch.multinomial(torch.softmax(logits, 1), 1, generator=random)[:, 0]
-            functional.cross_entropy(logits, labels, reduction="sum").backward()
+        for start in range(0, len(inputs), batch):
+            answers = task.answers(network, torch.from_numpy(inputs[start : start + batch]))
+            heat = heat or task.heat(answers.detach())
+            task.drawn(answers, heat, random).backward()
     finally:
         for handle in handles:
             handle.remove()

@@ -32,7 +32,7 @@ from framefit.sparsity.layers import ChannelGroup, WeightLayer, find_groups, fin
 from framefit.sparsity.prices import KernelPrices, Prices
 from framefit.sparsity.statistics import LayerStatistics, activation_zeros, collect
 from framefit.training.campaign import Ledger
-from framefit.training.data import Dataset, Examples, batch_left_open, open_classifier
+from framefit.training.data import Dataset, Examples, batch_left_open, open_together
 from framefit.training.network import Network, to_torch
 
 __all__ = ["open_subject"]
@@ -134,7 +134,7 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
     lanes = lanes_here() if here else 0
     pattern = chosen_pattern(target, settings.pattern, lanes)
     source_model = settings.model if model is None else model
-    opened, split = open_classifier(
+    opened, split = open_together(
         source_model,
         settings.data if data is None else data,
         seed=settings.seed,
@@ -244,7 +244,7 @@ def make_database(
     if path.exists():
         return read_database(path, facts, arrays, groups)
     notify("layer statistics on calibration data")
-    statistics = collect(subject.network(), layers, subject.inputs, ledger, seed)
+    statistics = collect(subject.network(), layers, subject.inputs, ledger, seed, subject.examples.task)
     levels = sparsity_levels(sum(layer.facts.parameters for layer in layers))
     ground = _Ground(layers, groups, arrays, statistics, levels, subject.of_m, subject.together)
     parts = [path.with_name(f"{path.stem}.part-{index}.npz") for index in range(len(facts))]

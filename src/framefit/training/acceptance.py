@@ -16,7 +16,7 @@ from framefit.core.acceptance import Acceptance, Measure, Unseen
 from framefit.errors import InfeasibleError
 from framefit.stats import paired_interval, wilson
 from framefit.training.data import Dataset, Examples
-from framefit.training.evaluate import right
+from framefit.training.evaluate import scores
 
 __all__ = ["VALIDATION_LEARNT", "UnseenData", "compared", "compared_on", "unseen_data"]
 
@@ -70,16 +70,16 @@ def unseen_data(network: Any, data: Dataset, *, seed: int, trained_here: bool = 
     Raises:
         InfeasibleError: the network may have been trained on everything; the result would not be verified.
     """
-    if data.train.measure != "top1":  # the original is right on all frames, whatever it was trained on
+    if data.train.task.measure != "top1":  # the original is right on all frames, whatever it was trained on
         return UnseenData(data.validation, data.test, "frames", "frames")
     if data.validation_given or trained_here:
         return UnseenData(data.validation, data.test, "validation", "test")
-    known = right(network, data.train.sample(_JUDGED, seed))
+    known = scores(network, data.train.sample(_JUDGED, seed))
     least = wilson(int(known.sum()), len(known))[0]
     forwarded = len(known) + len(data.validation)
-    if right(network, data.validation).mean() < least:
+    if scores(network, data.validation).mean() < least:
         return UnseenData(data.validation, data.test, "validation", "test", forwarded=forwarded)
-    if not data.test_given and right(network, data.test).mean() >= least:
+    if not data.test_given and scores(network, data.test).mean() >= least:
         raise InfeasibleError(_NOT_VERIFIED, where="data", remedy=_REMEDY)
     order = np.random.default_rng((seed, 3)).permutation(len(data.test))
     part = len(order) // _CHOICE
@@ -118,5 +118,7 @@ def compared(
 
 
 def compared_on(original: Any, changed: Any, examples: Examples, max_drop: float, data: Unseen) -> Acceptance:
-    """Compare two classifiers on the same examples; for networks see :func:`~framefit.training.evaluate.evaluate`."""
-    return compared(right(original, examples), right(changed, examples), max_drop, data=data, measure=examples.measure)
+    """Compare two networks on the same examples; for networks see :func:`~framefit.training.evaluate.evaluate`."""
+    return compared(
+        scores(original, examples), scores(changed, examples), max_drop, data=data, measure=examples.task.measure
+    )

@@ -24,16 +24,16 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from framefit.core.acceptance import Measure
 from framefit.core.arrays import ArrayFile, transposed
 from framefit.core.files import cache_folder, write_whole
 from framefit.core.functions import load_function
 from framefit.core.model import Model, free_batch
 from framefit.core.model.builtin import load_model
 from framefit.core.workload import names_function
-from framefit.errors import InputError, UnsupportedError
+from framefit.errors import InputError, MismatchError, UnsupportedError
+from framefit.training.tasks import Classes, Outputs, Task
 
-__all__ = ["Dataset", "Examples", "batch_left_open", "check_fits", "open_classifier", "open_data"]
+__all__ = ["Dataset", "Examples", "batch_left_open", "check_fits", "open_classifier", "open_data", "open_together"]
 
 
 Pixels = npt.NDArray[np.uint8]
@@ -197,13 +197,14 @@ def _opened(path: Path) -> Image.Image:
 
 
 Array = npt.NDArray[Any]
-Scores = Callable[[npt.NDArray[np.float32]], Array]
+Scores = Callable[[npt.NDArray[np.float32]], tuple[Array, ...]]
 Scorer = Callable[[], Scores]
 Rows = slice | npt.NDArray[np.int64]
 _MOST_VALIDATION = 5000  # at an accuracy of 90 % the 90 % interval is then +-0.7 points
 _MOST_CALIBRATION = 1024  # as for layer-wise reconstruction (Frantar and Alistarh, 2022, "Optimal Brain Compression")
 _MOST_CLASSES = 1 << 20  # fifty times as many as in ImageNet-21k
-_PREDICTED = 250  # examples at once
+_PREDICTED, _TOLD = 32, 512  # examples at once, and those that tell how outputs are distributed
+_MOST_NUMBERS = 1 << 25  # of outputs that tell it
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -243,16 +244,15 @@ class Examples:
 
     Attributes:
         stored: uint8 if ``scaling`` says how they become inputs, else float32; N x C x H x W or N x F.
-        labels: int64, N.
+        labels: what is right: classes, int64, N; or answers of the original network, float32, N x D.
         scaling: normalisation of images.
-        measure: what a score is, see :class:`~framefit.core.acceptance.Acceptance`; "classes": the user has no labels,
-            and these are what the original network says.
+        task: how answers are read and scored.
     """
 
     stored: Array
-    labels: npt.NDArray[np.int64]
+    labels: Array
     scaling: Scaling | None = None
-    measure: Measure = "top1"
+    task: Task = Classes()  # noqa: RUF009 - it is frozen
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -290,9 +290,9 @@ class Examples:
         if self.scaling == others.scaling and self.stored.dtype == others.stored.dtype:
             stored = np.concatenate([self.stored, others.stored])
             return dataclasses.replace(self, stored=stored, labels=labels)
-        return Examples(np.concatenate([self.inputs(), others.inputs()]), labels, measure=self.measure)
+        return Examples(np.concatenate([self.inputs(), others.inputs()]), labels, task=self.task)
 
-    def batches(self, size: int) -> Iterator[tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]]:
+    def batches(self, size: int) -> Iterator[tuple[npt.NDArray[np.float32], Array]]:
         """Iterate over batches of inputs and labels, in order."""
         for first in range(0, len(self), size):
             rows = slice(first, first + size)
@@ -362,8 +362,8 @@ def load_data(
             y_val``, or an iterable of (x, y): one example (y a whole number) or a batch (y: N). Float data are taken
             as normalised already; images (a folder, or uint8 arrays) are normalised with ``mean`` and ``std``. An
             ``.npz`` without labels has ``x`` alone, or ``x_train``, ``x_test`` and optionally ``x_val``.
-        scorer: makes a function from inputs to scores of classes, of the original network, if it is needed: examples
-            without labels have the classes that it says.
+        scorer: makes a function from inputs to all outputs, of the original network, if it is needed: examples without
+            labels have the classes that it says, or, where it has none, its outputs.
         seed: for the split. Data without test data use a tenth for them first.
         size: height and width to which a folder's images are resized; default: they have one size.
         channels: 1 or 3, of a folder's images; default: the first image's.
@@ -401,12 +401,12 @@ def load_data(
 
     def final_part() -> Examples:
         final = dataclasses.replace(test(), scaling=scaling)
-        return final if predict is None else _labelled_by(predict, final)
+        return final if answered is None else answered(final)
 
-    predict = scorer() if unlabelled and scorer is not None else None
-    if predict is not None:
-        parts = [_labelled_by(predict, part) for part in parts]
-        classes = _numbered(*parts)
+    answered = _Answered(scorer(), parts[0]) if unlabelled and scorer is not None else None
+    if answered is not None:
+        parts = [answered(part) for part in parts]
+        classes = _numbered(*parts) if answered.classes else ()
     train, validation, calibration = parts
     return Dataset(
         *(classes, train, validation, calibration, final_part),
@@ -419,12 +419,12 @@ def check_fits(data: Dataset, model: Model) -> None:
     """Check that a model takes these examples and has an output for each class.
 
     Raises:
-        InputError: it does not; the message has both shapes.
+        MismatchError: it does not; the message has both shapes.
     """
     expected = model.inputs[0].shape or ()
     if len(model.inputs) != 1 or tuple(expected[1:]) != data.input_shape:
         takes = ", ".join(f"{tensor.name} {_shown((tensor.shape or ())[1:])}" for tensor in model.inputs)
-        raise InputError(
+        raise MismatchError(
             f"the examples are {_shown(data.input_shape)}, but the model takes {takes}",
             where=model.name,
             remedy=transposed(data.input_shape, expected)
@@ -432,7 +432,7 @@ def check_fits(data: Dataset, model: Model) -> None:
         )
     shape = model.outputs[0].shape
     if shape is not None and math.prod(shape[1:]) < len(data.classes):
-        raise InputError(
+        raise MismatchError(
             f"the data have {len(data.classes)} classes, but output {model.outputs[0].name!r} is {_shown(shape)}",
             where=model.name,
             remedy="give data with the classes of the model",
@@ -508,34 +508,56 @@ def _unlabelled(file: ArrayFile, path: Path) -> list[Examples]:
     return [_checked(arrays[key], np.zeros(len(arrays[key]), np.int64), f"{path}: {key}") for key in keys]
 
 
-def _scores(network: Model) -> Scores:
-    """A classifier as a function."""
+def _outputs_of(network: Model) -> Scores:
+    """A network as a function; scores of classes are those before a final softmax."""
     import torch
 
     from framefit.training.network import to_torch
 
     converted = to_torch(network).eval()
 
-    def predict(x: npt.NDArray[np.float32]) -> Array:
+    def predict(x: npt.NDArray[np.float32]) -> tuple[Array, ...]:
         with torch.inference_mode():
-            scores: Array = converted.logits(torch.from_numpy(x)).float().numpy()
-        return scores
+            made = converted(torch.from_numpy(x))
+        return tuple(each.numpy() for each in (made if isinstance(made, tuple) else (made,)))
 
     return predict
 
 
-def _labelled_by(predict: Scores, examples: Examples) -> Examples:
-    """The examples with the classes that a network says."""
-    scores = [predict(x) for x, _ in examples.batches(_PREDICTED)]
-    shape = scores[0].shape
-    if len(shape) < 2 or math.prod(shape[2:]) != 1:
-        raise InputError(
-            f"the data have no labels, and outputs of shape {_shown(shape)} are no scores of classes",
-            where="data",
-            remedy="give labels: without them only classifiers are judged",
-        )
-    labels = np.concatenate([rows.reshape(len(rows), -1).argmax(axis=1) for rows in scores])
-    return dataclasses.replace(examples, labels=labels.astype(np.int64), measure="classes")
+class _Answered:
+    """What a network says to examples without labels: its classes, or all of its outputs.
+
+    Args:
+        predict: from inputs to outputs.
+        some: examples that tell which, and how outputs are distributed.
+    """
+
+    def __init__(self, predict: Scores, some: Examples) -> None:
+        self._predict = predict
+        self._task: Task = Classes("classes")
+        outputs: list[tuple[Array, ...]] = []
+        for x, _ in some.sample(_TOLD, 0).batches(_PREDICTED):
+            outputs.append(predict(x))
+            if sum(each.size for made in outputs for each in made) > _MOST_NUMBERS:
+                break
+        first = outputs[0][0]
+        if len(first.shape) < 2 or first.shape[1] < 2 or math.prod(first.shape[2:]) != 1:
+            self._task = Outputs.like([np.concatenate(each) for each in zip(*outputs, strict=True)])
+
+    @property
+    def classes(self) -> bool:
+        """Whether it says classes."""
+        return isinstance(self._task, Classes)
+
+    def __call__(self, examples: Examples) -> Examples:
+        """The examples with what it says."""
+        task, answers = self._task, []
+        for x, labels in examples.batches(_PREDICTED):
+            answers.append(task.read(self._predict(x), len(x), labels))
+        labels = np.concatenate(answers)
+        if isinstance(task, Classes):
+            labels = labels.argmax(axis=1).astype(np.int64)
+        return dataclasses.replace(examples, labels=labels, task=task)
 
 
 def _from_iterable(source: Iterable[Any]) -> Examples:
@@ -632,6 +654,30 @@ def open_classifier(
     mean: Iterable[float] | None = None,
     std: Iterable[float] | None = None,
 ) -> tuple[Model, Dataset]:
+    """Read model and data as :func:`open_together` does, and check that the model has classes.
+
+    Raises:
+        InputError: model or data cannot be used.
+    """
+    opened, split = open_together(model, data, seed=seed, mean=mean, std=std)
+    if not isinstance(split.train.task, Classes):
+        shape = opened.outputs[0].shape
+        raise InputError(
+            f"no labels, and output {opened.outputs[0].name!r} ({_shown(shape or ())}) is no row of classes",
+            where=opened.name,
+            remedy="give a classifier",
+        )
+    return opened, split
+
+
+def open_together(
+    model: Any,
+    data: Any,
+    *,
+    seed: int = 0,
+    mean: Iterable[float] | None = None,
+    std: Iterable[float] | None = None,
+) -> tuple[Model, Dataset]:
     """Read model and data, and check that they match.
 
     Args:
@@ -706,7 +752,7 @@ def _opened_together(
             raise
         dataset = split(None)  # the data determine the sizes that the file leaves open
         return load_model(model, {unknown[1]: (1, *dataset.input_shape)}, None), dataset
-    return opened, split(tuple((opened.inputs[0].shape or ())[1:]), lambda: _scores(opened))
+    return opened, split(tuple((opened.inputs[0].shape or ())[1:]), lambda: _outputs_of(opened))
 
 
 def batch_left_open(source: Any, opened: Model) -> tuple[bool, tuple[str, ...]]:

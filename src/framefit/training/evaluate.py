@@ -12,27 +12,30 @@ import numpy.typing as npt
 
 from framefit.core.files import Record
 from framefit.errors import InputError
-from framefit.stats import wilson
+from framefit.stats import paired_interval, wilson
 from framefit.training.data import Examples
 from framefit.training.extra import torch
 from framefit.training.network import Network
+from framefit.training.tasks import Task
 
-__all__ = ["Accuracy", "divergence", "evaluate", "reestimate", "temperature"]
+__all__ = ["Accuracy", "evaluate", "reestimate"]
 
 
 Array = npt.NDArray[Any]
 Predict = Callable[[npt.NDArray[np.float32]], Array]
+_NUMBERS = 1 << 24  # of inputs at once: what a network keeps of them is several times as much
 
 
 class Accuracy(Record, kw_only=True):
     """Accuracy of a network.
 
     Attributes:
-        top1: part of the images whose class was the likeliest.
+        top1: part of the images whose class was the likeliest; where there are no classes, the mean score, see
+            :class:`~framefit.training.tasks.Task`.
         top1_interval: 90 %, Wilson's.
         top5: part of the images whose class was among the five likeliest (or all, if there are fewer).
         top5_interval: 90 %, Wilson's.
-        loss: mean cross-entropy, in nats.
+        loss: mean loss of the task: of classes the cross-entropy, in nats.
         images: number of images.
         seconds: duration of the evaluation.
     """
@@ -51,64 +54,49 @@ def evaluate(network: Any, examples: Examples, *, batch: int = 250) -> Accuracy:
 
     Args:
         network: a :class:`~framefit.training.network.Network`, any other ``torch.nn.Module``, or a function
-            from inputs (float32, n x ...) to logits or probabilities (n x classes), of ONNX Runtime for example.
+            from inputs (float32, n x ...) to outputs, of ONNX Runtime for example: to a tuple of all, or to the first
+            one, where that has logits or probabilities (n x classes).
         examples: the data for the evaluation.
         batch: examples at once.
 
     Raises:
-        InputError: there are no examples, or the outputs are not a row of classes for each example.
+        InputError: there are no examples, or the outputs are not those of the task.
     """
     if not len(examples):
         raise InputError("no examples to evaluate on", where="data", remedy="give some examples")
     started = time.perf_counter()
-    first = among = 0
-    loss = 0.0
-    for logits, labels in _predicted(network, examples, batch):
-        rank = _ranks(logits, labels)
-        first += int((rank == 0).sum())
-        among += int((rank < 5).sum())
-        loss += _cross_entropy(logits, labels)
+    task, loss = examples.task, 0.0
+    first: list[Array] = []
+    among: list[Array] = []
+    for answers, labels in _predicted(network, examples, batch):
+        first.append(task.scores(answers, labels))
+        among.append(task.among_five(answers, labels))
+        loss += task.loss(answers, labels)
     count = len(examples)
+    (top1, top1_interval), (top5, top5_interval) = (_mean(np.concatenate(each)) for each in (first, among))
     return Accuracy(
-        top1=first / count,
-        top1_interval=wilson(first, count),
-        top5=among / count,
-        top5_interval=wilson(among, count),
+        top1=top1,
+        top1_interval=top1_interval,
+        top5=top5,
+        top5_interval=top5_interval,
         loss=loss / count,
         images=count,
         seconds=time.perf_counter() - started,
     )
 
 
-def right(network: Any, examples: Examples, *, batch: int = 250) -> npt.NDArray[np.bool_]:
-    """For each example whether its class is the likeliest; arguments and errors as for :func:`evaluate`."""
-    return np.concatenate([_ranks(logits, labels) == 0 for logits, labels in _predicted(network, examples, batch)])
+def scores(network: Any, examples: Examples, *, batch: int = 250) -> Array:
+    """Score of each example, 0 to 1; of classes whether it is right. Arguments and errors as for :func:`evaluate`."""
+    task = examples.task
+    return np.concatenate([task.scores(answers, labels) for answers, labels in _predicted(network, examples, batch)])
 
 
-def temperature(logits: Any) -> float:
-    """Standard deviation of logits over the classes, on average: divided by it, they tell classes apart at any scale.
-
-    At a temperature of 1 a network that is certain of everything shows no difference, whatever is done to it.
-
-    Args:
-        logits: n x classes, float32, a tensor.
-    """
-    spread = float(logits.std(dim=1, correction=0).mean())
-    return spread if spread > 0 else 1.0
-
-
-def divergence(expected: Any, logits: Any, heat: float) -> float:
-    """Mean Kullback-Leibler divergence of classes at a temperature, in nats.
-
-    Hinton et al., 2015, "Distilling the Knowledge in a Neural Network", section 2.
-
-    Args:
-        expected: logits that are right, n x classes, float32, a tensor.
-        logits: to be compared with them.
-        heat: temperature of both.
-    """
-    soft, other = (torch.nn.functional.log_softmax(part.double() / heat, dim=1) for part in (expected, logits))
-    return float(torch.nn.functional.kl_div(other, soft, reduction="batchmean", log_target=True))
+def _mean(each: Array) -> tuple[float, tuple[float, float]]:
+    """Mean score with its 90 % interval."""
+    if each.dtype == bool:
+        return float(each.mean()), wilson(int(each.sum()), len(each))
+    low, high = paired_interval(1 - each)
+    return float(each.mean()), (max(1 - high, 0.0), min(1 - low, 1.0))
 
 
 def reestimate(network: Network, x: npt.NDArray[np.float32], *, batch: int = 128) -> None:
@@ -145,52 +133,31 @@ def reestimate(network: Network, x: npt.NDArray[np.float32], *, batch: int = 128
         network.train(training)
 
 
-def _predicted(network: Any, examples: Examples, batch: int) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
-    """Logits and labels of each batch, in evaluation mode."""
-    predict = _forward(network) if isinstance(network, torch.nn.Module) else network
+def _predicted(network: Any, examples: Examples, batch: int) -> Iterator[tuple[Array, Array]]:
+    """Answers and labels of each batch, in evaluation mode."""
+    task = examples.task
+    predict = _forward(network, task) if isinstance(network, torch.nn.Module) else network
     training = getattr(network, "training", False)
     if training:
         network.eval()
     try:
-        for x, labels in examples.batches(batch):
-            yield _rows(predict(x), len(x), int(labels.max())), labels
+        for x, labels in examples.batches(_at_once(batch, examples)):
+            made = predict(x)
+            yield made if predict is not network else task.read(made, len(x), labels), labels
     finally:
         if training:
             network.train()
 
 
-def _ranks(logits: Array, labels: npt.NDArray[np.int64]) -> Array:
-    """Rank of the right class, from 0; a tie with it counts as an error."""
-    ranks: Array = (logits >= logits[np.arange(len(logits)), labels][:, None]).sum(axis=1) - 1
-    return ranks
+def _at_once(batch: int, examples: Examples) -> int:
+    """Examples at once: fewer where each is large."""
+    return max(min(batch, _NUMBERS // max(math.prod(examples.stored.shape[1:]), 1)), 1)
 
 
-def _forward(network: Any) -> Predict:
-    compute = network.logits if isinstance(network, Network) else network
-
+def _forward(network: Any, task: Task) -> Predict:
     def predict(x: npt.NDArray[np.float32]) -> Array:
         with torch.inference_mode():
-            logits: Array = compute(torch.from_numpy(x)).float().numpy()
-        return logits
+            answers: Array = task.answers(network, torch.from_numpy(x)).float().numpy()
+        return answers
 
     return predict
-
-
-def _rows(outputs: Array, count: int, label: int) -> Array:
-    rows = np.array(outputs, np.float32)
-    if rows.ndim > 2 and math.prod(rows.shape[2:]) == 1:
-        rows = rows.reshape(rows.shape[:2])
-    if rows.ndim != 2 or len(rows) != count or rows.shape[1] <= label:
-        raise InputError(
-            f"{count} examples with labels up to {label} gave outputs of shape {rows.shape}",
-            where="network",
-            remedy="give a classifier with an output for each class",
-        )
-    most = float(np.finfo(np.float32).max)
-    rows[np.isnan(rows)] = -most  # a network that pruning has broken is wrong, not an error
-    return np.clip(rows, -most, most)
-
-
-def _cross_entropy(logits: Array, labels: npt.NDArray[np.int64]) -> float:
-    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    return float((np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]).sum())

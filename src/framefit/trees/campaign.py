@@ -193,7 +193,7 @@ class TreeifyCampaign(Campaign[TreeifySettings]):
                 right,
                 self.settings.max_drop,
                 data=self._unseen.choice_from,
-                measure=self._unseen.choice.measure,
+                measure=self._unseen.choice.task.measure,
             )
             if not acceptance.kept:
                 self._notes.append(f"{best.span} as trees: too much is lost: {acceptance.text}")
@@ -225,7 +225,9 @@ class TreeifyCampaign(Campaign[TreeifySettings]):
         """The final test, on data that decided nothing before."""
         unseen = self._unseen
         first, second = (network.right(unseen.final) for network in (self._original, steps[-1].hybrid))
-        return compared(first, second, self.settings.max_drop, data=unseen.final_from, measure=unseen.final.measure)
+        return compared(
+            first, second, self.settings.max_drop, data=unseen.final_from, measure=unseen.final.task.measure
+        )
 
     def _worth(self, steps: Sequence[_Replaced], final: Acceptance) -> bool:
         """Whether the mean loss is allowed, and something is gained where more is lost than nothing."""

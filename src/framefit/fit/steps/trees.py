@@ -34,7 +34,7 @@ class Treeify(Step):
         offers = []
         for entry in self.context.candidates(situation):
             version = self.context.version(entry)
-            if version.trees or not _tree_units(situation, entry):
+            if version.trees or not _tree_units(situation, entry) or not self.context.labelled.classes(entry.name):
                 continue
             if len(boundaries(opened(entry, version.float_path))) < _LEAST_LAYERS:
                 continue

@@ -32,6 +32,12 @@ _MOST_BARS = 32
 _MOST_LAYERS = 60  # on a terminal
 
 
+def _score(result: SparsityResult) -> str:
+    """What the scores are: accuracy, or agreement with the dense model where the data have no labels."""
+    acceptance = result.acceptance
+    return "top-1" if acceptance is None or acceptance.measure == "top1" else "agreement"
+
+
 def _chosen(result: SparsityResult) -> Configuration | None:
     return None if result.chosen is None else result.configurations[result.chosen]
 
@@ -47,7 +53,8 @@ def _verdict(result: SparsityResult) -> Verdict:
         return Verdict("fails", "Nothing was found", f"for {result.model} on {result.target}.")
     low, high = chosen.top1_interval
     text = (
-        f"{format_ratio(chosen.cycles_ratio)} of the cycles of the dense model, top-1 {format_percent(chosen.top1)} "
+        f"{format_ratio(chosen.cycles_ratio)} of the cycles of the dense model, "
+        f"{_score(result)} {format_percent(chosen.top1)} "
         f"(90 %: {format_percent(low)} to {format_percent(high)}; {chosen.difference_top1:+.2f} points): "
         f"{result.model} on {result.target}."
     )
@@ -64,7 +71,7 @@ def _quantities(result: SparsityResult) -> Iterator[Quantity]:
         remark = f"of {dense.cycles:,}; asked: {format_ratio(result.target_cycles_ratio)}"
         yield Quantity("Cycles", chosen.cycles_ratio, format_ratio(chosen.cycles_ratio), remark, "less", card=True)
         remark = f"dense {format_percent(dense.top1)}, {dense.images:,} test images"
-        yield Quantity("Top-1", chosen.top1, format_percent(chosen.top1), remark, "more", card=True)
+        yield Quantity(_score(result).capitalize(), chosen.top1, format_percent(chosen.top1), remark, "more", card=True)
         before = f"before fine-tuning {format_percent(chosen.top1_before_finetune)}"
         remark = before if chosen.finetune_epochs else "not fine-tuned"
         points = f"{chosen.difference_top1:+.2f} points"
@@ -83,7 +90,7 @@ def _blocks(result: SparsityResult) -> Iterator[Block]:
         yield Sentences("Reasons", result.reasons)
     if result.thresholds:
         thresholds = [
-            f"Round {threshold.round}: top-1 {format_percent(threshold.top1)} at "
+            f"Round {threshold.round}: {_score(result)} {format_percent(threshold.top1)} at "
             f"{format_ratio(threshold.cycles_ratio)} of the cycles, {threshold.source} ({threshold.reason})."
             for threshold in result.thresholds
         ]
@@ -136,8 +143,17 @@ def _configurations(result: SparsityResult) -> Section:
                 ratio(row.cycles_ratio),
             )
         )
-    figures = ("top-1", "90 %", "points", "top-5", "weights", "zeros", "pruned", "cycles", "left")
-    note = "Points: to the dense model's top-1. Weights: left in the model, and how many of them are zero. "
+    score = _score(result)
+    figures: tuple[str, ...] = (score, "90 %", "points", "top-5", "weights", "zeros", "pruned", "cycles", "left")
+    note = f"Points: to the dense model's {score}. "
+    if result.acceptance is not None and result.acceptance.measure == "outputs":
+        figures = tuple(name for name in figures if name != "top-5")
+        rows = [(*row[:5], *row[6:]) for row in rows]
+        note = (
+            "Agreement: variance of the dense model's outputs over the sum of it and the squared error. "
+            "Random zeros: as many in the same layers, nothing refitted. "
+        )
+    note += "Weights: left in the model, and how many of them are zero. "
     note += "Left: of the dense model's cycles."
     shown = columns(("model", "search knew"), figures, page=("search knew", "90 %"))
     return Section("Configurations", shown, rows, note)
@@ -210,12 +226,12 @@ def _accuracy_chart(named: Sequence[tuple[str, SparsityResult]]) -> Chart:
     if first.thresholds:
         least = 100 * first.threshold.top1
         ends.append(least)
-        lines.append(Line(name="least top-1", kind="across", data=((least,),), colour=-1, dashed=True))
+        lines.append(Line(name=f"least {_score(first)}", kind="across", data=((least,),), colour=-1, dashed=True))
     return Chart(
         title="Accuracy against cycles",
         summary=f"On the test data, with 90 % intervals; left and above is better. {' '.join(sentences)}",
         x=Axis(name="cycles, of the dense model", unit="%"),
-        y=percent_axis("top-1", ends),
+        y=percent_axis(_score(first), ends),
         lines=tuple(lines),
         height_px=340,
     )
@@ -271,7 +287,7 @@ def _curves(named: Sequence[tuple[str, SparsityResult]]) -> Iterator[Chart]:
             summary=f"Of each solver, on the validation subset. Best: {best.solver}, {format_percent(best.top1)} after "
             f"{best.images_forwarded:,} images.",
             x=Axis(name="images forwarded", unit="thousands"),
-            y=Axis(name="validation top-1", unit="%"),
+            y=Axis(name=f"validation {_score(named[0][1])}", unit="%"),
             lines=tuple(lines),
         )
 
@@ -289,7 +305,8 @@ def write_sparsity_files(folder: Path, result: SparsityResult) -> None:
     write_text(folder / "sparsity_layers.svg", _zeros_svg(result))
     best = _best_lines([("", result)])
     write_text(
-        folder / "search.svg", svg_chart("Best so far", "images forwarded, thousands", "validation top-1, %", best)
+        folder / "search.svg",
+        svg_chart("Best so far", "images forwarded, thousands", f"validation {_score(result)}, %", best),
     )
 
 
@@ -340,7 +357,7 @@ def _accuracy_svg(result: SparsityResult) -> str:
     for name, row in zip(result.names, result.configurations, strict=True):
         label = name + (", fine-tuned" if row.finetune_epochs else "")
         lines.append(Line(name=label, kind="points", data=((100 * row.cycles_ratio, 100 * row.top1),)))
-    return svg_chart("Accuracy against cycles", "cycles, % of the dense model", "top-1, %", lines)
+    return svg_chart("Accuracy against cycles", "cycles, % of the dense model", f"{_score(result)}, %", lines)
 
 
 def _zeros_svg(result: SparsityResult) -> str:
