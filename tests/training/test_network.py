@@ -12,6 +12,7 @@ import torch
 
 from framefit.core.model import GraphBuilder, Model, listing
 from framefit.core.model.builtin import BUILTIN
+from framefit.devices.ort import predictor
 from framefit.errors import InputError, UnsupportedError
 from framefit.training.network import Network, load_state, observe, state, to_model, to_torch
 from networks import NETWORKS, Runner, difference, random_inputs
@@ -127,7 +128,6 @@ def test_other_operators_follow_the_specification() -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("lstm", "LSTM"),
         ("branching", "If"),
         ("looping", "Loop"),
         ("quantised", "QuantizeLinear"),
@@ -140,6 +140,48 @@ def test_operators_that_are_not_trained_are_named(name: str, told: str) -> None:
         to_torch(build(name))
     assert told in str(error.value.where)
     assert error.value.remedy
+
+
+def recurrent(op: str, gates: int, way: str, **more: object) -> Model:
+    """Signals over time, 1 x 4 x 12, through a recurrent operator with random weights, into one row of classes."""
+    random, sides, size = np.random.default_rng(0), 2 if way == "bidirectional" else 1, 5
+
+    def made(*shape: int) -> str:
+        return b.constant(random.standard_normal(shape).astype(np.float32))
+
+    b = GraphBuilder(op)
+    x = b.op("Transpose", b.input("x", (1, 4, 12)), perm=[2, 0, 1])
+    weights = [made(sides, gates * size, 4), made(sides, gates * size, size), made(sides, 2 * gates * size)]
+    states = [b.constant(np.zeros((sides, 1, size), np.float32))] * (2 if op == "LSTM" else 1)
+    seen, *_ = b.op(op, x, *weights, "", *states, outputs=2, hidden_size=size, direction=way, **more)
+    row = b.op("Reshape", b.op("Transpose", seen, perm=[2, 0, 1, 3]), b.constant(np.asarray([1, -1], np.int64)))
+    b.output(b.dense(row, 3), "classes")
+    return b.build()
+
+
+@pytest.mark.parametrize("way", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(
+    ("op", "gates", "more"),
+    [("LSTM", 4, {}), ("GRU", 3, {}), ("GRU", 3, {"linear_before_reset": 1}), ("RNN", 1, {})],
+)
+def test_recurrent_layers_are_trained(op: str, gates: int, more: dict[str, int], way: str) -> None:
+    """They compute what ONNX Runtime does, of any batch, in the written file, too; all weights have gradients."""
+    model = recurrent(op, gates, way, **more)
+    network = to_torch(model)
+    x = np.random.default_rng(1).standard_normal((3, 4, 12)).astype(np.float32)
+    one = Runner(model)
+    expected = np.concatenate([one.whole({"x": example[None]})["classes"] for example in x])
+    answers = network(torch.from_numpy(x))
+    np.testing.assert_allclose(answers.detach().numpy(), expected, atol=1e-5)
+    np.testing.assert_allclose(predictor(to_model(network))(x)[0], expected, atol=1e-5)
+    answers.square().sum().backward()
+    assert all(weight.grad is not None and weight.grad.abs().max() > 0 for weight in network.weights.values())
+
+
+def test_recurrent_layers_in_other_forms_are_named() -> None:
+    """Activations of their own are not computed as something else."""
+    with pytest.raises(UnsupportedError, match="its activations are"):
+        to_torch(recurrent("RNN", 1, "forward", activations=["Relu"]))
 
 
 def test_a_form_that_is_not_trained_is_named() -> None:

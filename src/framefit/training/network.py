@@ -42,6 +42,9 @@ _WEIGHTS = {
     "LayerNormalization": (1, 2),
     "InstanceNormalization": (1, 2),
     "GroupNormalization": (1, 2),
+    "LSTM": (1, 2, 3),
+    "GRU": (1, 2, 3),
+    "RNN": (1, 2, 3),
 }
 _SUMS = {"Add": (0, 1), "Mul": (0, 1), "Sub": (0, 1), "Div": (1,)}
 _NAMES = {1: "weight", 2: "bias"}

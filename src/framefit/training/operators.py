@@ -573,3 +573,84 @@ def _repeats(site: Site, place: str, before: Sequence[int], after: Sequence[int]
     if place in ("half_pixel", "pytorch_half_pixel") and rule.startswith("round"):
         return whole  # (i + 1/2) / factor - 1/2 is never half way between two elements
     return place == "asymmetric" and rule == "round_prefer_floor" and whole and max(factors) <= 2
+
+
+_STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}
+_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+_ACTIVATIONS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
+
+
+@operator("LSTM", "GRU", "RNN")
+def _recurrent(site: Site) -> Compute:
+    """Steps of time one after the other, so that gradients go through all of them."""
+    op = site.node.op
+    way = site.text("direction", "forward")
+    directions = 2 if way == "bidirectional" else 1
+    activations = site.node.attributes.get("activations", _ACTIVATIONS[op] * directions)
+    inputs = (*site.node.inputs, *[None] * 8)
+    refused = {
+        "it has peepholes": op == "LSTM" and inputs[7] is not None,
+        "its sequences have lengths of their own": inputs[4] is not None,
+        f"its activations are {activations}": tuple(activations) != _ACTIVATIONS[op] * directions,  # type: ignore[arg-type]
+        "its batch comes first": bool(site.number("layout", 0)),
+        "it clips": "clip" in site.node.attributes,
+        "its input and forget gates are one": bool(site.number("input_forget", 0)),
+    }
+    for why, so in refused.items():
+        if so:
+            raise site.refused(why)
+    step = {"LSTM": _lstm_step, "GRU": _gru_step(after=bool(site.number("linear_before_reset", 0))), "RNN": _rnn_step}[
+        op
+    ]
+    wanted = len(site.node.outputs)
+
+    def compute(x: Tensor, weights: Tensor, recurrences: Tensor, *others: Tensor | None) -> Any:
+        biases, _, *given = (*others, *[None] * 4)[:4]
+        hidden = recurrences.shape[-1]
+        outputs, ends = [], []
+        for at in range(directions):
+            backward = way == "reverse" or at == 1
+            before = torch.zeros(2 * _GATES[op] * hidden) if biases is None else biases[at]
+            first, second = before.chunk(2)
+            states = [
+                x.new_zeros(x.shape[1], hidden) if each is None else each[at].expand(x.shape[1], hidden)
+                for each in given[: _STATES[op]]
+            ]
+            seen = []
+            for now in reversed(x.unbind(0)) if backward else x.unbind(0):
+                states = step(now @ weights[at].T + first, states, recurrences[at], second)
+                seen.append(states[0])
+            outputs.append(torch.stack(seen[::-1] if backward else seen))
+            ends.append(states)
+        made = [torch.stack(outputs, dim=1), *(torch.stack(each) for each in zip(*ends, strict=True))]
+        return made[0] if wanted == 1 else tuple(made[:wanted])
+
+    return compute
+
+
+def _lstm_step(read: Tensor, states: Sequence[Tensor], recurrence: Tensor, bias: Tensor) -> list[Tensor]:
+    """Gates in ONNX's order: input, output, forget, cell."""
+    hidden, cell = states
+    entry, leave, keep, new = (read + hidden @ recurrence.T + bias).chunk(4, dim=1)
+    cell = torch.sigmoid(keep) * cell + torch.sigmoid(entry) * torch.tanh(new)
+    return [torch.sigmoid(leave) * torch.tanh(cell), cell]
+
+
+def _gru_step(*, after: bool) -> Callable[..., list[Tensor]]:
+    """Gates in ONNX's order: update, reset, hidden; ``after``: the reset gate comes after the product."""
+
+    def step(read: Tensor, states: Sequence[Tensor], recurrence: Tensor, bias: Tensor) -> list[Tensor]:
+        (hidden,) = states
+        size = hidden.shape[1]
+        gates = torch.sigmoid(read[:, : 2 * size] + hidden @ recurrence[: 2 * size].T + bias[: 2 * size])
+        update, reset = gates.chunk(2, dim=1)
+        own, shift = recurrence[2 * size :].T, bias[2 * size :]
+        past = reset * (hidden @ own + shift) if after else (reset * hidden) @ own + shift
+        new = torch.tanh(read[:, 2 * size :] + past)
+        return [(1 - update) * new + update * hidden]
+
+    return step
+
+
+def _rnn_step(read: Tensor, states: Sequence[Tensor], recurrence: Tensor, bias: Tensor) -> list[Tensor]:
+    return [torch.tanh(read + states[0] @ recurrence.T + bias)]

@@ -7,7 +7,7 @@ users' files have a dynamic batch: constant shapes must not fix it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,6 +51,9 @@ def unbind_batch(graph: ir.Graph) -> dict[ir.Value, _Place]:
         carrier = next((value for value in node.inputs if value in places), None)
         if carrier is None or not node.outputs:
             continue
+        if node.op_type in _STATES:
+            places |= _through_time(node, places)
+            continue
         if node.op_type in ("Reshape", "Expand"):
             place = _unbind(graph, node, places[carrier], batch)
         else:
@@ -62,6 +65,22 @@ def unbind_batch(graph: ir.Graph) -> dict[ir.Value, _Place]:
         if place is not None:
             places |= dict.fromkeys(node.outputs, place)
     return places
+
+
+_STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}  # of recurrent operators; the first one's place among the inputs is 5
+
+
+def _through_time(node: ir.Node, places: Mapping[ir.Value, _Place]) -> dict[ir.Value, _Place]:
+    """Places of the batch in the outputs of a recurrent operator; initial states of zeros, its default, are dropped."""
+    for index in range(5, min(5 + _STATES[node.op_type], len(node.inputs))):
+        state = node.inputs[index]
+        if state is not None and state.const_value is not None and not np.any(state.const_value.numpy()):
+            node.replace_input_with(index, None)
+    states = [state for state in node.inputs[5 : 5 + _STATES[node.op_type]] if state is not None]
+    first = node.inputs[0]
+    if first is None or any(places.get(value) != _Place(1) for value in (first, *states)):
+        return {}
+    return {value: _Place(1 if index else 2) for index, value in enumerate(node.outputs)}
 
 
 def free_batch_of(model: ir.Model) -> None:
