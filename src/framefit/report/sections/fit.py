@@ -178,7 +178,7 @@ def _steps(result: FitResult) -> Section:
                 step.detail,
             )
         )
-    figures = ("predicted", "before", "after", "top-1", "took")
+    figures = ("predicted", "before", "after", _score(result), "took")
     note = "Predicted, before, after: what the models ask for of the units' time, as predicted and as planned again."
     return Section("Steps", columns(("step", "outcome"), figures, ("what", "why")), rows, note)
 
@@ -245,9 +245,17 @@ def _models(result: FitResult) -> Section:
                 model.path,
             )
         )
-    figures = ("test top-1 before", "after, 90 %", "lost", "test images", "lost (validation)")
+    figures = (f"test {_score(result)} before", "after, 90 %", "lost", "test images", "lost (validation)")
     changed = columns(("model",), figures, ("now", "file"))
-    return Section("Models that were changed", changed, rows)
+    agreeing = [m.test.acceptance for m in result.models if m.test is not None and m.test.acceptance is not None]
+    note = " ".join(f"{one.text}." for one in agreeing if one.measure != "top1")
+    return Section("Models that were changed", changed, rows, note[:1].upper() + note[1:])
+
+
+def _score(result: FitResult) -> str:
+    """What the scores of its models are."""
+    tests = [model.test.acceptance for model in result.models if model.test is not None]
+    return "agreement" if any(test is not None and test.measure != "top1" for test in tests) else "top-1"
 
 
 def _changes(model: FittedModel) -> str:
@@ -301,9 +309,9 @@ def _charts(contents: Sequence[tuple[str, FitContent | FitResult]]) -> Iterator[
         ]
         yield Chart(
             title="Accuracy before and after each step",
-            summary="Top-1 of the model that a step changes, on validation data; it may lose "
+            summary=f"{_score(first).capitalize()} of the model that a step changes, on data that decide; it may lose "
             f"{_points(first.settings.max_drop)}.",
-            x=percent_axis("top-1", [x for points in each for x, _ in points]),
+            x=percent_axis(_score(first), [x for points in each for x, _ in points]),
             y=Axis(name="", scale="category", categories=steps),
             lines=(
                 Line(name="before", kind="points", data=each[0], colour=7),
