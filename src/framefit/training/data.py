@@ -206,6 +206,7 @@ _MOST_CLASSES = 1 << 20  # fifty times as many as in ImageNet-21k
 _PREDICTED, _TOLD = 32, 512  # examples at once, and those that tell how outputs are distributed
 _MOST_NUMBERS = 1 << 25  # of outputs that tell it
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
+_STORED = f"store {', '.join(_KEYS)}; or x alone, without labels"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -378,7 +379,7 @@ def load_data(
     random = np.random.default_rng(seed)
     unlabelled = _without_labels(source)
     if unlabelled and scorer is None:
-        raise InputError("the data have no labels", where=_named(source), remedy=f"store {', '.join(_KEYS)}")
+        raise InputError("the data have no labels", where=_named(source), remedy=_STORED)
     classes, whole, given, test = _read(source, size, channels)
     test_given = test is not None
     if test is None:
@@ -473,7 +474,7 @@ def _from_npz(path: Path) -> list[Examples]:
         raise InputError(
             f"no array {', '.join(missing)}; the file holds {', '.join(file.names) or 'nothing'}",
             where=path,
-            remedy=f"store {', '.join(_KEYS)}",
+            remedy=_STORED,
         )
     parts = ("train", "val", "test") if "x_val" in file.names else ("train", "test")
     keys = [f"{axis}_{part}" for part in parts for axis in "xy"]

@@ -9,7 +9,7 @@ const REST = "#8d939c";
 
 const classes = { by: "kind", names: [], colours: [], of: new Uint8Array(0) };
 
-// Operations to classes: the six with the most time, then the rest.
+// Operations to classes: the six with the most time, then the rest. Models keep the program's order, as in other pictures.
 function classify(by) {
   const time = new Map();
   for (const operation of operations) time.set(operation[by], 0);
@@ -18,8 +18,10 @@ function classify(by) {
       const name = operations[track.operation[i]][by];
       time.set(name, time.get(name) + track.end[i] - track.start[i]);
     }
-  const names = [...time.keys()].filter((name) => time.get(name) > 0).sort((a, b) => time.get(b) - time.get(a));
+  const order = [...time.keys()];
+  const names = order.filter((name) => time.get(name) > 0).sort((a, b) => time.get(b) - time.get(a));
   const shown = names.length > MOST_CLASSES + 1 ? names.slice(0, MOST_CLASSES) : names;
+  if (by === "model") shown.sort((a, b) => order.indexOf(a) - order.indexOf(b));
   classes.by = by;
   classes.names = shown.map((name) => name || "unknown");
   classes.colours = shown.map((_, i) => PALETTE[i] ?? REST);
