@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from framefit import GraphBuilder, InputError
 from framefit.training.acceptance import unseen_data
-from framefit.training.data import Dataset, Scaling, check_fits, load_data, open_classifier
+from framefit.training.data import Dataset, Scaling, check_fits, load_data, open_classifier, open_together
 from framefit.training.evaluate import evaluate
 
 
@@ -109,6 +111,25 @@ def test_without_labels_and_classes_all_outputs_count(tmp_path: Path) -> None:
     off = evaluate(lambda x: tuple(each + 10 for each in boxes(x)), data.test)
     assert off.top1 < 0.05
     assert off.loss > 20
+
+
+def test_without_labels_the_data_tell_the_shape_of_a_module_and_of_an_open_file(tmp_path: Path) -> None:
+    """What has no shape of its own takes that of the examples, and says what is right."""
+    x = np.random.default_rng(0).standard_normal((60, 2, 8, 8)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x)
+    module = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.Flatten(), torch.nn.Linear(108, 1))
+    opened, data = open_together(module, tmp_path / "data.npz")
+    assert (opened.inputs[0].shape, data.test.task.measure) == ((1, 2, 8, 8), "outputs")
+    b = GraphBuilder("open")
+    b.output(b.conv(b.input("x", (1, 2, 8, 8)), 3), "y")
+    proto = onnx.load_from_string(b.build().to_bytes())
+    for tensor in (proto.graph.input[0], proto.graph.output[0]):
+        for place, size in zip((0, 2, 3), ("batch", "height", "width"), strict=True):
+            tensor.type.tensor_type.shape.dim[place].dim_param = size
+    onnx.save(proto, tmp_path / "open.onnx")
+    opened, data = open_together(tmp_path / "open.onnx", tmp_path / "data.npz")
+    assert (opened.inputs[0].shape, data.test.task.measure) == ((1, 2, 8, 8), "outputs")
+    assert data.test.labels.shape == (6, 192)
 
 
 def test_trees_need_classes(tmp_path: Path) -> None:

@@ -379,7 +379,7 @@ def load_data(
     random = np.random.default_rng(seed)
     unlabelled = _without_labels(source)
     if unlabelled and scorer is None:
-        raise InputError("the data have no labels", where=_named(source), remedy=_STORED)
+        raise InputError("the data have no labels", where=_named(source), remedy="store y_train and y_test, too")
     classes, whole, given, test = _read(source, size, channels)
     test_given = test is not None
     if test is None:
@@ -740,19 +740,29 @@ def _opened_together(
     name = model if isinstance(model, str) else ""
     if names_function(name):
         model = load_function(name, Path(), "MODEL")()
+
+    def of_their_shape(make: Callable[[tuple[int, ...]], Model]) -> tuple[Model, Dataset]:
+        """A model whose input has the shape of an example, and the data."""
+        if not _without_labels(data):
+            dataset = split(None)
+            return make(dataset.input_shape), dataset
+        some, *_ = _unlabelled(ArrayFile(Path(data)), Path(data))
+        made = make(some.stored.shape[1:])
+        return made, split(None, lambda: _outputs_of(made))
+
     if not isinstance(model, str | Path | Model):
         from framefit.training.network import from_module  # loads torch
 
-        dataset = split(None)
-        return from_module(model, dataset.input_shape, name=re.sub(r"\W+", "-", name).strip("-") or "network"), dataset
+        called = re.sub(r"\W+", "-", name).strip("-") or "network"
+        return of_their_shape(lambda shape: from_module(model, shape, name=called))
     try:
         opened = load_model(model, None, None)
     except InputError as error:
         unknown = re.match(r"input '(.+)' has (the dynamic dimension|no shape)", error.what)
         if unknown is None:
             raise
-        dataset = split(None)  # the data determine the sizes that the file leaves open
-        return load_model(model, {unknown[1]: (1, *dataset.input_shape)}, None), dataset
+        open_input = unknown[1]  # the data determine the sizes that the file leaves open
+        return of_their_shape(lambda shape: load_model(model, {open_input: (1, *shape)}, None))
     return opened, split(tuple((opened.inputs[0].shape or ())[1:]), lambda: _outputs_of(opened))
 
 
