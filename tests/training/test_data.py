@@ -132,6 +132,15 @@ def test_without_labels_the_data_tell_the_shape_of_a_module_and_of_an_open_file(
     assert data.test.labels.shape == (6, 192)
 
 
+def test_without_labels_examples_of_another_shape_are_told(tmp_path: Path) -> None:
+    """Before anything is computed with them, as with labels."""
+    np.savez(tmp_path / "data.npz", x=np.zeros((60, 1, 6, 6), np.float32))
+    b = GraphBuilder("boxes")
+    b.output(b.conv(b.input("x", (1, 1, 4, 4)), 3), "boxes")
+    with pytest.raises(InputError, match="the examples are 1 x 6 x 6, but the model takes x 1 x 4 x 4"):
+        open_together(b.build(), tmp_path / "data.npz")
+
+
 def test_trees_need_classes(tmp_path: Path) -> None:
     """What only classifiers can be made of refuses other networks, and names the output."""
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).standard_normal((40, 1, 4, 4)).astype(np.float32))

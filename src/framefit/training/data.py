@@ -422,21 +422,26 @@ def check_fits(data: Dataset, model: Model) -> None:
     Raises:
         MismatchError: it does not; the message has both shapes.
     """
-    expected = model.inputs[0].shape or ()
-    if len(model.inputs) != 1 or tuple(expected[1:]) != data.input_shape:
-        takes = ", ".join(f"{tensor.name} {_shown((tensor.shape or ())[1:])}" for tensor in model.inputs)
-        raise MismatchError(
-            f"the examples are {_shown(data.input_shape)}, but the model takes {takes}",
-            where=model.name,
-            remedy=transposed(data.input_shape, expected)
-            or "give data in the model's shape; images: size = height and width of its input",
-        )
+    _check_shape(data.input_shape, model)
     shape = model.outputs[0].shape
     if shape is not None and math.prod(shape[1:]) < len(data.classes):
         raise MismatchError(
             f"the data have {len(data.classes)} classes, but output {model.outputs[0].name!r} is {_shown(shape)}",
             where=model.name,
             remedy="give data with the classes of the model",
+        )
+
+
+def _check_shape(shape: tuple[int, ...], model: Model) -> None:
+    """Refuse examples of another shape than a model takes."""
+    expected = model.inputs[0].shape or ()
+    if len(model.inputs) != 1 or tuple(expected[1:]) != shape:
+        takes = ", ".join(f"{tensor.name} {_shown((tensor.shape or ())[1:])}" for tensor in model.inputs)
+        raise MismatchError(
+            f"the examples are {_shown(shape)}, but the model takes {takes}",
+            where=model.name,
+            remedy=transposed(shape, expected)
+            or "give data in the model's shape; images: size = height and width of its input",
         )
 
 
@@ -518,6 +523,7 @@ def _outputs_of(network: Model) -> Scores:
     converted = to_torch(network).eval()
 
     def predict(x: npt.NDArray[np.float32]) -> tuple[Array, ...]:
+        _check_shape(x.shape[1:], network)
         with torch.inference_mode():
             made = converted(torch.from_numpy(x))
         return tuple(each.numpy() for each in (made if isinstance(made, tuple) else (made,)))
