@@ -132,7 +132,7 @@ def test_without_labels_the_data_tell_the_shape_of_a_module_and_of_an_open_file(
     assert data.test.labels.shape == (6, 192)
 
 
-def test_without_labels_examples_of_another_shape_are_told(tmp_path: Path) -> None:
+def test_without_labels_examples_of_another_shape_are_refused(tmp_path: Path) -> None:
     """Before anything is computed with them, as with labels."""
     np.savez(tmp_path / "data.npz", x=np.zeros((60, 1, 6, 6), np.float32))
     b = GraphBuilder("boxes")
