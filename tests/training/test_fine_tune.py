@@ -18,7 +18,7 @@ from framefit.core.model import GraphBuilder, Model, listing
 from framefit.errors import DivergedError, InputError
 from framefit.training.data import Dataset, Examples
 from framefit.training.evaluate import evaluate
-from framefit.training.fine_tune import Progress, Recipe, fine_tune, fine_tune_or_keep, one_cycle
+from framefit.training.fine_tune import Progress, Recipe, fine_tune, fine_tune_or_keep, one_cycle, recipe_for
 from framefit.training.network import Network, load_state, state, to_model, to_torch
 
 QUICK = Recipe(epochs=6, batch=16, rate=0.1, pad=0, flip=False, bf16=False)
@@ -320,3 +320,13 @@ def test_weights_are_not_shared_between_networks() -> None:
     one, other = to_torch(model), to_torch(model)
     load_state(one, {name: np.zeros_like(array) for name, array in state(one).items()})
     assert not same(one, other)
+
+
+def test_large_examples_are_trained_on_a_few_at_once() -> None:
+    """Gradients need hundreds of times as many numbers as an example has: a mini-batch holds a number of these."""
+    batches = []
+    for height, width in ((32, 32), (240, 320)):
+        pixels = np.broadcast_to(np.uint8(0), (6000, 3, height, width))
+        examples = Examples(pixels, np.zeros(6000, np.int64))
+        batches.append(recipe_for(examples, epochs=1, least_epochs=1, rate=0.02, seed=0).batch)
+    assert batches == [128, 18]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from framefit import InputError
-from framefit.training.tasks import Outputs
+from framefit.training.tasks import Classes, Outputs
 
 RANDOM = np.random.default_rng(0)
 
@@ -76,3 +76,18 @@ def test_gradients_of_what_is_drawn_estimate_the_divergence() -> None:
     step = torch.eye(3, dtype=torch.float64)
     grown = [task.divergence(torch.zeros(1, 12), (columns @ each)[None], 1.0) for each in step]
     np.testing.assert_allclose(torch.stack(squares).mean(0), grown, rtol=0.1)
+
+
+def test_a_module_may_have_a_part_called_logits() -> None:
+    """Only our own networks have scores of classes under that name."""
+
+    class Module(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.logits = torch.nn.Linear(2, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            answers: torch.Tensor = self.logits(x[:, :2])
+            return answers
+
+    assert Classes().answers(Module(), torch.zeros(5, 4)).shape == (5, 3)

@@ -158,6 +158,7 @@ class FineTuning:
 
 
 _SEARCH_BATCH, _LEAST_BATCHES = 128, 20  # examples in a mini-batch; mini-batches in an epoch
+_NUMBERS = 1 << 22  # of a mini-batch: 18 images of 240 x 320, of whose tensors gradients need hundreds of times as many
 _CLIP = 1.0  # without batch norm, which bounds the gradient's effect, the usual rates destroy a network
 _LEAST_STEPS = 1000  # of a fine-tuning with the default number of epochs: few examples are used more often
 _CROP = 8  # an image is cropped by at most one part in 8 of its height (CIFAR-10: 4 of 32)
@@ -178,7 +179,8 @@ def recipe_for(
     """
     shape = examples.stored.shape[1:]
     image = pictures and len(shape) == 3
-    batch = max(min(_SEARCH_BATCH, len(examples) // _LEAST_BATCHES), 2)
+    room = _NUMBERS // max(math.prod(shape), 1)
+    batch = max(min(_SEARCH_BATCH, len(examples) // _LEAST_BATCHES, room), 2)
     if epochs is None:
         epochs = max(least_epochs, _LEAST_STEPS * batch / max(len(examples), 1))
     pad, flip = largest_crop(shape) if image else 0, image and shape[0] == 3

@@ -89,7 +89,9 @@ class Classes(Task):
 
     def answers(self, network: Any, x: Tensor) -> Tensor:
         """See :meth:`Task.answers`; scores before a final softmax."""
-        return network.logits(x) if hasattr(network, "logits") else network(x)
+        from framefit.training.network import Network  # loads torch
+
+        return network.logits(x) if isinstance(network, Network) else network(x)
 
     def read(self, outputs: Any, count: int, labels: Array) -> Array:
         """See :meth:`Task.read`.
