@@ -351,7 +351,7 @@ def check_content(path: Path, name: str) -> None:
         try:
             with zipfile.ZipFile(path) as archive:
                 members = archive.infolist()
-        except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
+        except (zipfile.BadZipFile, ValueError, OSError, RuntimeError) as error:
             raise InputError(f"not an archive: {error}", where=name, remedy="send it again") from error
         if len(members) > COUNT_LIMIT or sum(member.file_size for member in members) > ARRAYS_LIMIT:
             raise InputError(

@@ -149,7 +149,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         dense, dense_layers = dense_model(self.subject)
         rows = [self._row(arm, self._sparse(arm.best.assignment), 0.0, None, dense) for arm in self._others(rounds[0])]
         best = _best(rounds)
-        if self._unlabelled_outputs and rounds[best].assignment.any():
+        if self._by_outputs and rounds[best].assignment.any():
             rows.append(self._random_row(rounds[best].assignment, dense))
         rows += [self._row(round_.arm, round_.network, round_.epochs, round_.before, dense) for round_ in rounds]
         chosen = len(rows) - len(rounds) + best
@@ -391,7 +391,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
             decay=settings.decay,
             distill_ratio=settings.distill_ratio if distill_ratio is None else distill_ratio,
         )
-        if self._unlabelled_outputs:  # of a crop or a mirrored image only the dense network knows what is right
+        if self._by_outputs:  # of a crop or a mirrored image only the dense network knows what is right
             recipe = msgspec.structs.replace(recipe, distill_ratio=1.0)
         if not recipe.epochs:
             return 0.0, ()
@@ -482,7 +482,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         return [arm for arm in first.searched.arms if arm is not first.arm]
 
     @property
-    def _unlabelled_outputs(self) -> bool:
+    def _by_outputs(self) -> bool:
         """Whether agreement with the dense network's outputs is all that tells how good a network is."""
         return self.subject.examples.task.measure == "outputs"
 

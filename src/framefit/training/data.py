@@ -515,7 +515,7 @@ def _unlabelled(file: ArrayFile, path: Path) -> list[Examples]:
 
 
 def _outputs_of(network: Model) -> Scores:
-    """A network as a function; scores of classes are those before a final softmax."""
+    """A network as a function from inputs to all outputs."""
     import torch
 
     from framefit.training.network import to_torch

@@ -208,9 +208,7 @@ class Outputs(Task):
             read = rows[:, chosen].astype(np.float64)
             mean = read.mean(axis=0)
             variance = float(((read - mean) ** 2).mean()) if count else 0.0
-            if not (
-                math.isfinite(variance) and variance > _LEAST * max(float((mean**2).mean()) if count else 0.0, 0.0)
-            ):
+            if not (math.isfinite(variance) and variance > _LEAST * float((mean**2).sum()) / max(count, 1)):
                 chosen, mean, variance = chosen[:0], mean[:0], 1.0
             places.append(chosen)
             means.append(mean.astype(np.float32))
