@@ -36,13 +36,14 @@ from framefit.sparsity.search import (
     quick,
     search_arms,
     sparse_network,
+    with_statistics,
 )
 from framefit.sparsity.solver import Solution
 from framefit.sparsity.subject import Subject, make_database, open_subject
 from framefit.training.acceptance import VALIDATION_LEARNT, UnseenData, compared_on, unseen_data
 from framefit.training.campaign import Campaign, SearchFolder
 from framefit.training.data import Examples, check_fits, open_data
-from framefit.training.evaluate import Accuracy, evaluate, reestimate
+from framefit.training.evaluate import Accuracy, evaluate
 from framefit.training.fine_tune import fine_tune_or_keep, fingerprint, recipe_for
 from framefit.training.network import Network, load_state, state, to_model, to_torch
 
@@ -472,10 +473,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         if all((arrays[name][~mask] == 0).all() for name, mask in masks.items()):
             return network
         load_state(network, {name: arrays[name] * mask for name, mask in masks.items()})
-        if network.norms:
-            reestimate(network, self.subject.inputs)
-            self.ledger.forwarded(len(self.subject.inputs))
-        return network
+        return with_statistics(self.subject, network, self.ledger)
 
     def _others(self, first: _Round) -> list[Arm]:
         """The first round's arms except the main one."""
@@ -496,9 +494,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
             name: arrays[name] * random.permutation(mask.ravel()).reshape(mask.shape) for name, mask in masks.items()
         }
         load_state(network, zeros)
-        if network.norms:
-            reestimate(network, self.subject.inputs)
-            self.ledger.forwarded(len(self.subject.inputs))
+        with_statistics(self.subject, network, self.ledger)
         score = self._judged(network, self._unseen.choice).top1
         return self._row(Arm(Solution(_RANDOM, assignment, score, 0, ()), hardware=True), network, 0.0, None, dense)
 

@@ -245,7 +245,11 @@ def sparse_network(subject: Subject, database: Database, assignment: Assignment,
     """The network of an assignment, with new statistics of its batch norm; the dense one where nothing is removed."""
     if not assignment.any():
         return subject.network()
-    network = to_torch(subject.prices.shrunk(database, assignment))
+    return with_statistics(subject, to_torch(subject.prices.shrunk(database, assignment)), ledger)
+
+
+def with_statistics(subject: Subject, network: Network, ledger: Ledger) -> Network:
+    """The network itself, whose weights were changed, with new statistics of its batch norm."""
     if network.norms:
         reestimate(network, subject.inputs)
         ledger.forwarded(len(subject.inputs))

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from framefit.sparsity.layers import WeightLayer
 from framefit.sparsity.problem import Floats
 from framefit.training.campaign import Ledger
+from framefit.training.data import at_once
 from framefit.training.extra import torch
 from framefit.training.network import Network, observe
 from framefit.training.tasks import Classes, Task
@@ -86,7 +87,7 @@ def collect(
             product = columns @ columns.transpose(1, 2)
             statistics.hessian += product.numpy() / len(inputs)
 
-    observe(network, inputs, watch, list(by_name), batch=_at_once(inputs))
+    observe(network, inputs, watch, list(by_name), batch=at_once(inputs.shape[1:], _BATCH, _NUMBERS))
     _importances(network, by_name, statistics_of, inputs, Classes() if task is None else task, seed)
     ledger.forwarded(len(inputs) * (2 + _BACKWARD))
     return statistics_of
@@ -109,14 +110,9 @@ def activation_zeros(
         counts[name][0] += int((read[0] == 0).sum())
         counts[name][1] += read[0].numel()
 
-    observe(network, inputs, watch, list(names), batch=2 * _at_once(inputs))
+    observe(network, inputs, watch, list(names), batch=at_once(inputs.shape[1:], 2 * _BATCH, 2 * _NUMBERS))
     ledger.forwarded(len(inputs))
     return {name: zeros / max(elements, 1) for name, (zeros, elements) in counts.items()}
-
-
-def _at_once(inputs: npt.NDArray[np.float32]) -> int:
-    """Examples at once: fewer where each is large."""
-    return max(min(_BATCH, _NUMBERS // max(inputs[:1].size, 1)), 1)
 
 
 def _columns(layer: WeightLayer, data: Tensor, output: Tensor) -> list[Tensor]:
@@ -184,7 +180,7 @@ def _importances(
         network.node(name).register_forward_hook(lambda _, __, output, name=name: note(name, output)) for name in layers
     ]
     network.eval()
-    heat, batch = None, _at_once(inputs)
+    heat, batch = None, at_once(inputs.shape[1:], _BATCH, _NUMBERS)
     try:
         for start in range(0, len(inputs), batch):
             answers = task.answers(network, torch.from_numpy(inputs[start : start + batch]))

@@ -33,7 +33,16 @@ from framefit.core.workload import names_function
 from framefit.errors import InputError, MismatchError, UnsupportedError
 from framefit.training.tasks import Classes, Outputs, Task
 
-__all__ = ["Dataset", "Examples", "batch_left_open", "check_fits", "open_classifier", "open_data", "open_together"]
+__all__ = [
+    "Dataset",
+    "Examples",
+    "at_once",
+    "batch_left_open",
+    "check_fits",
+    "open_classifier",
+    "open_data",
+    "open_together",
+]
 
 
 Pixels = npt.NDArray[np.uint8]
@@ -298,6 +307,11 @@ class Examples:
         for first in range(0, len(self), size):
             rows = slice(first, first + size)
             yield self.inputs(rows), self.labels[rows]
+
+
+def at_once(shape: tuple[int, ...], most: int, numbers: int) -> int:
+    """Examples that fit together: ``most``, or fewer where each, of this shape, has so many of the ``numbers``."""
+    return max(min(most, numbers // max(math.prod(shape), 1)), 1)
 
 
 class Dataset:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy.typing as npt
 from framefit.core.files import Record
 from framefit.errors import InputError
 from framefit.stats import paired_interval, wilson
-from framefit.training.data import Examples
+from framefit.training.data import Examples, at_once
 from framefit.training.extra import torch
 from framefit.training.network import Network
 from framefit.training.tasks import Task
@@ -22,7 +21,6 @@ __all__ = ["Accuracy", "evaluate", "reestimate"]
 
 
 Array = npt.NDArray[Any]
-Predict = Callable[[npt.NDArray[np.float32]], Array]
 _NUMBERS = 1 << 24  # of inputs at once: what a network keeps of them is several times as much
 
 
@@ -135,29 +133,21 @@ def reestimate(network: Network, x: npt.NDArray[np.float32], *, batch: int = 128
 
 def _predicted(network: Any, examples: Examples, batch: int) -> Iterator[tuple[Array, Array]]:
     """Answers and labels of each batch, in evaluation mode."""
-    task = examples.task
-    predict = _forward(network, task) if isinstance(network, torch.nn.Module) else network
-    training = getattr(network, "training", False)
+    module, training = isinstance(network, torch.nn.Module), getattr(network, "training", False)
     if training:
         network.eval()
     try:
-        for x, labels in examples.batches(_at_once(batch, examples)):
-            made = predict(x)
-            yield made if predict is not network else task.read(made, len(x), labels), labels
+        for x, labels in examples.batches(at_once(examples.stored.shape[1:], batch, _NUMBERS)):
+            if module:
+                yield _forward(network, examples.task, x), labels
+            else:
+                yield examples.task.read(network(x), len(x), labels), labels
     finally:
         if training:
             network.train()
 
 
-def _at_once(batch: int, examples: Examples) -> int:
-    """Examples at once: fewer where each is large."""
-    return max(min(batch, _NUMBERS // max(math.prod(examples.stored.shape[1:]), 1)), 1)
-
-
-def _forward(network: Any, task: Task) -> Predict:
-    def predict(x: npt.NDArray[np.float32]) -> Array:
-        with torch.inference_mode():
-            answers: Array = task.answers(network, torch.from_numpy(x)).float().numpy()
-        return answers
-
-    return predict
+def _forward(network: Any, task: Task, x: npt.NDArray[np.float32]) -> Array:
+    with torch.inference_mode():
+        answers: Array = task.answers(network, torch.from_numpy(x)).float().numpy()
+    return answers

@@ -27,7 +27,7 @@ from framefit.core.arrays import ArrayFile
 from framefit.core.files import Record, to_json, write_whole
 from framefit.core.settings import Notify
 from framefit.errors import DivergedError, InputError
-from framefit.training.data import Examples
+from framefit.training.data import Examples, at_once
 from framefit.training.extra import torch
 from framefit.training.network import Network, load_state, state
 
@@ -179,8 +179,7 @@ def recipe_for(
     """
     shape = examples.stored.shape[1:]
     image = pictures and len(shape) == 3
-    room = _NUMBERS // max(math.prod(shape), 1)
-    batch = max(min(_SEARCH_BATCH, len(examples) // _LEAST_BATCHES, room), 2)
+    batch = max(min(at_once(shape, _SEARCH_BATCH, _NUMBERS), len(examples) // _LEAST_BATCHES), 2)
     if epochs is None:
         epochs = max(least_epochs, _LEAST_STEPS * batch / max(len(examples), 1))
     pad, flip = largest_crop(shape) if image else 0, image and shape[0] == 3
