@@ -65,7 +65,7 @@ class Recipe(Record, kw_only=True):
         pad: pixels by which random crops of images extend beyond their border; 0: no crops.
         flip: mirror half of the images.
         bf16: compute in bfloat16 where PyTorch considers it safe and oneDNN has kernels for this processor; without
-            them a step takes 13 times as long as in float32 (ResNet-20, AVX2).
+            them a step took 13 times as long as in float32 (ResNet-20 on AVX2, tried by hand).
         seed: for order, crops, flips and dropout.
     """
 
