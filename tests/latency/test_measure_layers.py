@@ -143,6 +143,7 @@ def test_what_cannot_be_measured_is_refused(arguments: dict, message: str) -> No
     assert caught.value.remedy
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("auxiliary", ["auto", "avgpool", "conv1x1", "conv3x3"])
 def test_every_layer_of_a_network_is_measured_on_the_cpu(auxiliary: str) -> None:
     """Whole numbers, views, sums and attention; none is left out, and a heavy layer is told from a light one."""
