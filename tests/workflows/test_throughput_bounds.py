@@ -171,7 +171,9 @@ def interrupted(random: np.random.Generator, beat: Beat, timetable: Timetable) -
         for period in periods[window % len(periods)]:
             start, end = begin + period.start_ns, begin + period.end_ns
             launches.add(first[period.model], window, window, start, end, start, followed=False, cpu_ns=-1)
-        for slot in play.window(window, begin, {unit: free[window % len(free)]}):
+        placed: list[Slot] = []
+        play.window(window, begin, {unit: free[window % len(free)]}, placed)
+        for slot in placed:
             key = slot.model, slot.frame, slot.segment
             parts[key].append(msgspec.structs.replace(slot, start_ns=begin + slot.start_ns))
             spent = sum(part.duration_ns for part in parts[key])

@@ -15,15 +15,16 @@ import dataclasses
 import itertools
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import msgspec
 import numpy as np
 
 from framefit.core.policy import Rotation
 from framefit.core.spacing import apart, own_frame
-from framefit.core.timetable import PlannedModel, PriorityPeriod, Segment, Slot, in_order
+from framefit.core.timetable import PlannedModel, PriorityPeriod, Slot, in_order
 from framefit.planning.beat import Beat, Demand, Span
 from framefit.planning.reserved import reserve
 
@@ -31,9 +32,10 @@ MOST_WINDOWS = 10_000
 _SEARCHED_WINDOWS = 64  # a longer hyperperiod gains less than 1/64 of a round
 _VARIED, _MOST_SIGMA = 61, 2.326  # frames after which durations repeat; the 99th percentile
 _SEARCHED_STAGED = 128  # frames in flight at its end are lost to it, several of each model
+_NEVER = 1 << 62
 
 
-@dataclass
+@dataclass(slots=True)
 class _Stage:
     """A run of segments of one model on one unit."""
 
@@ -52,17 +54,19 @@ class _Stage:
     frame: int = 0
     window: int = 0  # in which its newest frame was released
     inbox: deque[tuple[int, int, int]] = field(default_factory=deque)  # from when on, frame, window
+    used_ns: int = 0  # by its launches so far
 
     @property
     def busy(self) -> bool:
         return self.segment > 0 or self.rest_ns > 0
 
 
-@dataclass
+@dataclass(slots=True)
 class _Replica:
     """A replica of a model, and its frames in flight."""
 
     slots: int
+    usual_ns: int  # that its launches take for a frame
     stages: list[_Stage] = field(default_factory=list)
     finishing: deque[int] = field(default_factory=deque)  # times, where it has several stages
     in_flight: int = 0
@@ -75,7 +79,7 @@ class _Replica:
         return self.in_flight < self.slots
 
 
-@dataclass
+@dataclass(slots=True)
 class PlayedModel:
     """Frames of a model, by the window in which they were released: those that wait, and those in flight."""
 
@@ -88,10 +92,7 @@ class PlayedModel:
     read_frames: int = 0
     taken: int = 0
     done: int = 0
-    always: bool = field(init=False)  # whether each window releases a frame
-
-    def __post_init__(self) -> None:
-        self.always = self.demand.releases is None and self.demand.every == 1
+    released: Sequence[bool] = (True,)  # whether a window brings a frame for it, of windows that repeat
 
     def arrive(self, window: int) -> None:
         """A frame is there; where the queue is full it is refused, or the oldest is dropped."""
@@ -108,7 +109,7 @@ class PlayedModel:
         return len(self.waiting) >= self.demand.frames
 
 
-@dataclass
+@dataclass(slots=True)
 class _Unit:
     """Its stages, and where it is."""
 
@@ -180,9 +181,10 @@ class Playback:
         self.beat = beat
         self._taken = taken_ns or {}
         background = [model for model in models if model.role == "background"]
-        self.models = [PlayedModel(model, beat.of(model.name)) for model in background]
+        self.models = [PlayedModel(m, beat.of(m.name), released=_released(beat, m.name)) for m in background]
         self._released = [model for model in self.models if not model.plan.after]
         self.units = {s.unit: _Unit(s.unit) for model in background for s in model.segments}
+        self._units = list(self.units.values())
         for model in self.models:
             self._stage(model)
         self._stages = [stage for model in self.models for stage in model.stages]
@@ -194,13 +196,12 @@ class Playback:
                 model.read[name] = deque()
                 self.readers.setdefault(name, []).append(model)
 
-    def usual_ns(self, segment: Segment) -> int:
-        """What a segment usually takes here."""
-        return segment.median_ns if self._taken else segment.duration_ns
-
     def _stage(self, model: PlayedModel) -> None:
         first = 0
-        replicas = [_Replica(model.plan.slots) for _ in model.plan.replicas]
+        replicas = [
+            _Replica(model.plan.slots, sum(s.median_ns if self._taken else s.duration_ns for s in replica.segments))
+            for replica in model.plan.replicas
+        ]
         for run, turns in zip(model.plan.stages, model.plan.stage_turns, strict=True):
             replica = replicas[run[0].replica]
             unit = self.units[run[0].unit]
@@ -220,78 +221,106 @@ class Playback:
             model.stages.append(stage)
             first = end
 
-    def window(self, index: int, begin: int, free: Mapping[str, Sequence[Span]]) -> list[Slot]:
+    def window(
+        self, index: int, begin: int, free: Mapping[str, Sequence[Span]], placed: list[Slot] | None = None
+    ) -> None:
         """Play one window.
 
         Args:
             index: of the window.
             begin: its release, absolute.
             free: unit -> spans after the release.
+            placed: receives the launches.
         """
         for model in self._released:
-            if model.always or self.beat.released(model.plan.name, index) is not None:
+            if model.released[index % len(model.released)]:
                 model.arrive(index)
-        for name, unit in self.units.items():
-            unit.enter([(begin + start, begin + end) for start, end in free[name]])
-        placed: list[Slot] = []
-        units = list(self.units.values())
+        units = self._units
+        for unit in units:
+            unit.enter([(begin + start, begin + end) for start, end in free[unit.name]])
         while True:
             deciding: _Unit | None = None
-            now = 0
+            now = until = _NEVER
             for each in units:
-                if each.now is not None and (deciding is None or each.now < now):
-                    deciding, now = each, each.now
+                if each.now is not None:
+                    if each.now < now:
+                        deciding, now, until = each, each.now, now
+                    elif each.now < until:
+                        until = each.now
             if deciding is None:
-                return placed
-            slot = self._decided(deciding, now, begin)
-            if slot is not None:
-                placed.append(slot)
+                return
+            self._decide(deciding, until, begin, placed)
 
-    def state(self) -> tuple[object, ...]:
-        """What decides, between windows, what happens next on units that hand nothing to each other."""
+    def state(self) -> tuple[object, ...] | None:
+        """What decides, between windows, what happens next; ``None``: units or models hand on frames, at some times."""
+        if any(model.plan.after or len(model.stages) > len(model.plan.replicas) for model in self.models):
+            return None
         return (
-            *(unit.rotation.place for unit in self.units.values()),
-            *((len(s.model.waiting), s.model.taken % len(s.taken_ns), s.segment, s.rest_ns) for s in self._stages),
+            *(unit.rotation.place for unit in self._units),
+            *(
+                (len(s.model.waiting), s.model.taken % len(s.taken_ns), s.busy and s.frame % len(s.taken_ns))
+                for s in self._stages
+            ),
+            *((s.segment, s.rest_ns) for s in self._stages),
         )
 
-    def _decided(self, unit: _Unit, now: int, begin: int) -> Slot | None:
-        """What a unit launches, if anything; its next decision is set."""
-        span = unit.span(now)
-        if span is None or span[0] > now:
-            unit.now = None if span is None else span[0]
-            return None
-        rotation, room = unit.rotation, span[1] - now
-        chosen: int | None = rotation.turn
-        due = self._needed(unit.stages[rotation.turn], now)
-        within = (begin, span[1])
-        if due is None or due > room or (rotation.yields and not rotation.goes_on(room, due, within, unit.then_ns)):
-            needed = [self._needed(stage, now) for stage in unit.stages]
-            chosen = rotation.choose(needed, room, within, unit.then_ns if rotation.yields else None)
-        if chosen is None:
-            unit.waits(now)
-            return None
-        stage = unit.stages[chosen]
-        segment = stage.segment
-        if not stage.rest_ns:
-            if segment == 0:
-                self._take(stage)
-            stage.rest_ns = stage.taken_ns[stage.frame % len(stage.taken_ns)][segment]
-        length = min(stage.rest_ns, span[1] - now) if self.beat.preemptive else stage.rest_ns
-        stage.rest_ns -= length
-        unit.now = unit.free = now + length
-        slot = Slot(
-            unit=unit.name,
-            start_ns=now - begin,
-            duration_ns=length,
-            model=stage.model.plan.name,
-            segment=stage.first_segment + segment,
-            frame=stage.frame,
-        )
-        if not stage.rest_ns:
-            stage.segment += 1
-            if stage.segment == len(stage.needed_ns):
-                self._finished(stage, now + length)
-        return slot
+    def _decide(self, unit: _Unit, until: int, begin: int, placed: list[Slot] | None) -> None:
+        """What a unit launches before another one decides, or a frame ends; its next decision is set."""
+        assert unit.now is not None
+        now, rotation, stages, preemptive = unit.now, unit.rotation, unit.stages, self.beat.preemptive
+        yields = rotation.yields
+        end = 0  # of the present span
+        while True:
+            if now >= end:
+                span = unit.span(now)
+                if span is None or span[0] > now:
+                    unit.now = None if span is None else span[0]
+                    return
+                end = span[1]
+            chosen: int | None = rotation.turn
+            stage = stages[rotation.turn]
+            if stage.segment and not preemptive:  # most often, and asked for once a launch
+                due: int | None = stage.needed_ns[stage.segment]
+            else:
+                due = self._needed(stage, now)
+            if due is None or due > end - now or yields:
+                within = (begin, end)
+                if due is None or due > end - now or not rotation.goes_on(end - now, due, within, unit.then_ns):
+                    needed = [self._needed(each, now) for each in stages]
+                    chosen = rotation.choose(needed, end - now, within, unit.then_ns if yields else None)
+                    if chosen is None:
+                        unit.waits(now)
+                        return
+                    stage = stages[chosen]
+            segment = stage.segment
+            if not stage.rest_ns:
+                if segment == 0:
+                    self._take(stage)
+                stage.rest_ns = stage.taken_ns[stage.frame % len(stage.taken_ns)][segment]
+            length = stage.rest_ns
+            if preemptive and length > end - now:
+                length = end - now
+            stage.rest_ns -= length
+            stage.used_ns += length
+            if placed is not None:
+                slot = Slot(
+                    unit=unit.name,
+                    start_ns=now - begin,
+                    duration_ns=length,
+                    model=stage.model.plan.name,
+                    segment=stage.first_segment + segment,
+                    frame=stage.frame,
+                )
+                placed.append(slot)
+            now += length
+            unit.now = unit.free = now
+            if not stage.rest_ns:
+                stage.segment += 1
+                if stage.segment == len(stage.needed_ns):
+                    self._finished(stage, now)
+                    return
+            if now >= until:
+                return
 
     def _needed(self, stage: _Stage, now: int) -> int | None:
         """Quantile of a stage's next segment, or ``None``: it has nothing to do."""
@@ -357,6 +386,13 @@ class Playback:
                 reader.read_frames += 1
 
 
+def _released(beat: Beat, model: str) -> list[bool]:
+    """Whether a window releases a frame for a model, until that repeats."""
+    demand = beat.of(model)
+    period = Fraction(demand.every).numerator * (1 if demand.releases is None else len(beat.pattern_ns))
+    return [beat.released(model, window) is not None for window in range(period)]
+
+
 def served_launches(
     beat: Beat,
     models: Sequence[PlannedModel],
@@ -365,8 +401,6 @@ def served_launches(
     taken_ns: Mapping[str, Sequence[Sequence[int]]],
 ) -> list[int]:
     """How often each model is done when one unit has the same free span in each of so many equal windows.
-
-    Playing ends when a window begins in a state in which one began before: from there on all is repeated.
 
     Args:
         beat: of equal windows, each of which releases a frame for the models that are due.
@@ -378,20 +412,51 @@ def served_launches(
     if not models:
         return []
     play = Playback(beat, models, taken_ns)
-    period = math.lcm(*(model.demand.every.numerator for model in play.models))
-    counts: list[list[int]] = []  # at the begin of each window
+    period = math.lcm(*(len(model.released) for model in play.models))
+    free = {unit: [span] for unit in play.units}
+
+    def one(window: int) -> None:
+        play.window(window, window * beat.window_ns, free)
+
+    return _counts(play, windows, period, one, lambda: [model.done for model in play.models])(windows)
+
+
+def _counts(
+    play: Playback, windows: int, period: int, one: Callable[[int], None], counts: Callable[[], list[int]]
+) -> Callable[[int], list[int]]:
+    """Play until a window begins in a state in which one began before: from there on all is repeated.
+
+    Args:
+        play: from its beginning.
+        windows: that are played, at most.
+        period: windows after which the beat repeats.
+        one: plays a window.
+        counts: what is counted.
+
+    Returns:
+        Number of a window, ``windows`` at most -> the counts at its begin.
+    """
+    known: list[list[int]] = []
     seen: dict[object, int] = {}
     for window in range(windows):
-        counts.append([model.done for model in play.models])
-        first = seen.setdefault((window % period, *play.state()), window)
+        known.append(counts())
+        state = play.state()
+        first = window if state is None else seen.setdefault((window % period, state), window)
         if first < window:
-            rounds, rest = divmod(windows - window, window - first)
-            return [
-                now + rounds * (now - before) + after - before
-                for now, before, after in zip(counts[window], counts[first], counts[first + rest], strict=True)
-            ]
-        play.window(window, window * beat.window_ns, {unit: [span] for unit in play.units})
-    return [model.done for model in play.models]
+            break
+        one(window)
+    else:
+        known.append(counts())
+        return known.__getitem__
+
+    def at(number: int) -> list[int]:
+        if number <= window:
+            return known[number]
+        rounds, rest = divmod(number - first, window - first)
+        ends = zip(known[first], known[window], known[first + rest], strict=True)
+        return [rounds * (end - begin) + part for begin, end, part in ends]
+
+    return at
 
 
 @dataclass(frozen=True)
@@ -439,7 +504,8 @@ def fill(
         index = len(windows)
         for after, plan in handed_out[index % count]:
             play.hand_out(plan, begin + after, index)
-        windows.append(play.window(index, begin, {name: spans[index % count] for name, spans in free.items()}))
+        windows.append([])
+        play.window(index, begin, {name: spans[index % count] for name, spans in free.items()}, windows[-1])
         begin += beat.pattern_ns[index % len(beat.pattern_ns)]
         if len(windows) % count or not all(_lasts(beat, model, len(windows)) for model in play.models):
             continue
@@ -483,24 +549,26 @@ def rates_in(
         Launches a window of each background model, parts of launches counted; nanoseconds a window that background
         launches take of each unit.
     """
-    part = {
-        (model.plan.name, segment.index): 1 / sum(play.usual_ns(s) for s in replica.segments)
-        for model in play.models
-        for replica in model.plan.replicas
-        for segment in replica.segments
-    }
-    rates, used = dict.fromkeys((model.plan.name for model in play.models), 0.0), dict.fromkeys(play.units, 0.0)
     pattern_ns = play.beat.pattern_ns
-    begin, counted = 0, windows - windows // 4
-    for index in range(windows):
+    begins = list(itertools.accumulate(pattern_ns, initial=0))
+    stages = [stage for model in play.models for stage in model.stages]
+    beat = math.lcm(len(pattern_ns), len(handed_out), *map(len, free.values()))
+    spans = [{unit: own[index % len(own)] for unit, own in free.items()} for index in range(beat)]
+
+    def one(index: int) -> None:
+        repeat, place = divmod(index, len(pattern_ns))
+        begin = repeat * begins[-1] + begins[place]
         for after, plan in handed_out[index % len(handed_out)]:
             play.hand_out(plan, begin + after, index)
-        spans = {unit: own[index % len(own)] for unit, own in free.items()}
-        for slot in play.window(index, begin, spans):
-            if index >= windows // 4:
-                rates[slot.model] += slot.duration_ns * part[slot.model, slot.segment] / counted
-                used[slot.unit] += slot.duration_ns / counted
-        begin += pattern_ns[index % len(pattern_ns)]
+        play.window(index, begin, spans[index % beat])
+
+    period = math.lcm(beat, *(len(model.released) for model in play.models))
+    used_ns = _counts(play, windows, period, one, lambda: [stage.used_ns for stage in stages])
+    rates, used = dict.fromkeys((model.plan.name for model in play.models), 0.0), dict.fromkeys(play.units, 0.0)
+    for stage, before, after in zip(stages, used_ns(windows // 4), used_ns(windows), strict=True):
+        ns = (after - before) / (windows - windows // 4)
+        rates[stage.model.plan.name] += ns / stage.replica.usual_ns
+        used[stage.unit.name] += ns
     return rates, used
 
 
