@@ -11,7 +11,7 @@ import pytest
 
 from framefit.core.target import BACKEND_GROUP
 
-__all__ = ["install"]
+__all__ = ["install", "write_package"]
 
 _INSTANT = """
 import os, time
@@ -28,12 +28,18 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path, kind: str, code: str,
 
     Other processes find it, too.
     """
-    folder.mkdir(exist_ok=True)
+    write_package(monkeypatch, folder, kind, f"plug_{kind}:BACKEND", version)
     (folder / f"plug_{kind}.py").write_text(_INSTANT + textwrap.dedent(code))
+
+
+def write_package(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, kind: str, entry_point: str, version: str = "1.2"
+) -> None:
+    """Write what tells Python that a package ``framefit-KIND`` is installed, and where its backend is."""
     info = folder / f"framefit_{kind}-{version}.dist-info"
-    info.mkdir()
+    info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: framefit-{kind}\nVersion: {version}\n")
-    (info / "entry_points.txt").write_text(f"[{BACKEND_GROUP}]\n{kind} = plug_{kind}:BACKEND\n")
+    (info / "entry_points.txt").write_text(f"[{BACKEND_GROUP}]\n{kind} = {entry_point}\n")
     if str(folder) not in sys.path:
         monkeypatch.syspath_prepend(str(folder))
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
