@@ -75,7 +75,7 @@ def test_ctrl_c_stops_the_job_and_keeps_what_was_measured(place: Place, models: 
     host.send_signal(signal.SIGINT)
     output, messages = host.communicate(timeout=30)
     assert host.returncode == 130, messages
-    assert time.monotonic() - begun_s < 6  # 2 s on a quiet machine: benchmarks/boards.py
+    assert time.monotonic() - begun_s < 20  # 2 s on a quiet machine: benchmarks/boards.py
     assert json.loads((place.here / "t.table.json").read_text())["entries"]
     assert output
     assert not (place.board / "jobs" / job).exists()

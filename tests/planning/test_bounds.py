@@ -134,6 +134,7 @@ def test_packing_never_does_less_than_what_was_done(
     assert times @ work <= sum(unit.gaps_ns) + longest
 
 
+@pytest.mark.timed
 def test_the_bounds_of_a_long_run_cost_little() -> None:
     """10,000 windows of 12 launches: a fraction of a second."""
     random = np.random.default_rng(0)

@@ -211,6 +211,7 @@ def test_a_similar_program_is_refused_and_the_right_one_is_not(case: ForeignCase
         assert check_order(run.trace, Sequence.of(run.program, None, kinds), "trace") == (run.trace, [])
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("method", ["align", "rule"])
 def test_a_wrong_program_is_refused_soon(method: str) -> None:
     """60,000 events of another network take no more than two seconds to be refused."""
