@@ -117,7 +117,7 @@ def test_a_plan_is_made_there_and_comes_here(place: Place, tmp_path: Path) -> No
     write_models(tmp_path / "models")
     write_target(tmp_path / "models")
     sink = f'[[outputs]]\nmodel = "small"\nsink = "{tmp_path}/small.jsonl"\n'
-    app = write_app(tmp_path / "models", target="target.toml", more=sink)
+    app = write_app(tmp_path / "models", target="target.toml", background=(), more=sink)
     app.write_text(app.read_text().replace('"small.onnx"', f'"{tmp_path}/models/small.onnx"'))
     (place.here / "runs" / "models-1").mkdir(parents=True)
     ended = place("plan", str(app), "--on", "lab", "-o", "plan.json", "--page", "plan.html", "--json")

@@ -171,6 +171,7 @@ def _app(folder: Path, model: Model) -> Path:
     return app
 
 
+@pytest.mark.timed
 def test_it_is_planned_for_run_and_measured(tmp_path: Path) -> None:
     """By the same verbs as any other device, with the same words."""
     app = _app(tmp_path, NETWORKS["residual"]())

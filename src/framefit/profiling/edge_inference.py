@@ -378,7 +378,9 @@ def tempo_ratios(window: Any, precedence: Any, times: Any) -> Any:
     count, tracks = len(window.program), window.before.shape[1]
     ratio, var = np.ones(count), np.full(count, np.inf)
     misfit, freedoms = 0.0, 0
-    most = np.max(np.diff(precedence.first))
+    most = 0  # operations of a program; np.diff would take seconds to compile
+    for program in range(len(precedence.first) - 1):
+        most = max(most, precedence.first[program + 1] - precedence.first[program])
     values, spreads = np.empty(2 * most), np.empty(2 * most)
     since, nominal, nominal_var = np.zeros(tracks, np.int64), np.zeros(tracks), np.zeros(tracks)
     joined, works = np.zeros(tracks, np.bool_), np.zeros(tracks, np.bool_)
