@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import framefit
-from framefit.core.model import GraphBuilder, Model
+from framefit.core.model import AUXILIARY_KINDS, Auxiliary, AuxiliaryKind, GraphBuilder, Model, with_auxiliary
 from framefit.core.target import Target, Unit, resolve_target
 from framefit.core.workload import MachineSettings
 from framefit.devices.device import Device
@@ -181,3 +181,15 @@ def test_it_is_planned_for_run_and_measured(tmp_path: Path) -> None:
     table = framefit.measure(NETWORKS["residual"](), target="openvino:CPU", repeats=20, audit="none")
     assert table.target == "openvino:CPU"
     assert framefit.estimate(NETWORKS["residual"](), table).coverage_ratio == 1
+
+
+@pytest.mark.parametrize("kind", AUXILIARY_KINDS)
+@pytest.mark.parametrize("stride", [1, 2, 4])
+def test_a_layer_before_an_auxiliary_one_does_all_of_its_work(kind: AuxiliaryKind, stride: int, tmp_path: Path) -> None:
+    """OpenVINO moves a strided 1x1 convolution's stride into the layer before it, which then takes less time."""
+    b = GraphBuilder("layer", 1)
+    b.output(b.conv(b.input("image", (1, 3, 16, 16)), 8, activation="Relu"), "y")
+    model = with_auxiliary(b.build(), [Auxiliary(kind=kind, stride=stride)], tensor="y")
+    compiled = OpenVinoDevice(ONE, cache=tmp_path)._compiled(model, ONE.units[0], "x")
+    shapes = [tuple(op.output(0).shape) for op in compiled.get_runtime_model().get_ordered_ops() if op.outputs()]
+    assert (1, 8, 16, 16) in shapes

@@ -26,8 +26,12 @@ _MOST_CHANNELS = 64  # of an image made of a tensor of another rank
 class Auxiliary(Record, kw_only=True):
     """One auxiliary layer.
 
+    It reads every element of its tensor: a compiler may leave out what nobody reads, and move a strided 1x1
+    convolution's stride into the layer before (OpenVINO's ``StridesOptimization`` does), which then takes a quarter of
+    its time.
+
     Attributes:
-        kind: average pool, Conv 1x1 or Conv 3x3.
+        kind: average pool; Conv 1x1, whose kernel is as large as its stride; or Conv 3x3.
         stride: in both directions; 1 in a direction that is shorter. A pool of stride 1 averages over 3 x 3.
         channels: of a convolution's output.
     """
@@ -41,10 +45,7 @@ class Auxiliary(Record, kw_only=True):
         batch, channels, *sizes = picture_shape(shape)
         strides = self.strides(sizes)
         padded = self.kind == "conv3x3" or (self.kind == "avgpool" and self.stride == 1)
-        round_up = padded or self.kind == "conv1x1"
-        height, width = (
-            -(-size // step) if round_up else size // step for size, step in zip(sizes, strides, strict=True)
-        )
+        height, width = (-(-size // step) if padded else size // step for size, step in zip(sizes, strides, strict=True))
         return batch, channels if self.kind == "avgpool" else self.channels, height, width
 
     def strides(self, sizes: Sequence[int]) -> list[int]:
@@ -55,8 +56,9 @@ class Auxiliary(Record, kw_only=True):
         """Multiply-accumulates for a tensor of this shape; for a pool, elements that it reads."""
         if self.kind == "avgpool":
             return math.prod(shape)
-        area = 9 if self.kind == "conv3x3" else 1
-        return math.prod(self.output_shape(shape)) * picture_shape(shape)[1] * area
+        _, channels, *sizes = picture_shape(shape)
+        area = 9 if self.kind == "conv3x3" else math.prod(self.strides(sizes))
+        return math.prod(self.output_shape(shape)) * channels * area
 
 
 def picture_shape(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
@@ -172,9 +174,10 @@ def _appended(builder: GraphBuilder, x: str, link: Auxiliary, variant: int) -> s
         return str(
             builder.op("AveragePool", x, kernel_shape=kernel, strides=strides, pads=pads, count_include_pad=1 - variant)
         )
-    size = 3 if link.kind == "conv3x3" else 1
-    weight = builder.weight((link.channels, features, size, size), features * size * size)
-    return str(builder.op("Conv", x, weight, kernel_shape=[size, size], strides=strides, pads=[size // 2] * 4))
+    kernel = [3, 3] if link.kind == "conv3x3" else strides
+    weight = builder.weight((link.channels, features, *kernel), features * math.prod(kernel))
+    pads = [int(link.kind == "conv3x3")] * 4
+    return str(builder.op("Conv", x, weight, kernel_shape=kernel, strides=strides, pads=pads))
 
 
 def _divisor(number: int, most: int) -> int:
