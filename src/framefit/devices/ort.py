@@ -29,7 +29,6 @@ from framefit.core.files import cache_folder
 from framefit.core.latency_table import Value
 from framefit.core.model import GraphBuilder, Model, folded, free_batch, fused_groups, lowered
 from framefit.core.program import Operation
-from framefit.core.run_record import FoundDevice
 from framefit.core.target import Target, Unit, cpu_target
 from framefit.core.workload import MachineSettings, UnitEntry
 from framefit.devices.clock import Clock
@@ -49,6 +48,7 @@ from framefit.devices.host import (
     sums_of_products_saturate,
 )
 from framefit.devices.launching import Launch, LaunchingDevice
+from framefit.devices.providers import require_provider, started
 from framefit.errors import DeviceError, HangError, InputError, MismatchError, UnsupportedError
 
 __all__ = ["predictor", "quantised", "slowdown_by_weight_inputs", "weight_nodes"]
@@ -75,7 +75,7 @@ def slowdown_by_weight_inputs(model: Model) -> float:
     try:
         with kept_denormals():
             sessions = [
-                _started(model.to_bytes(weights_as_inputs=given), options, ["CPUExecutionProvider"])
+                started(model.to_bytes(weights_as_inputs=given), options, ["CPUExecutionProvider"])
                 for given in (False, True)
             ]
         for turn, column in itertools.product(range(_SLOWDOWN_TURNS), range(2)):
@@ -308,21 +308,13 @@ class OrtDevice(LaunchingDevice):
     ) -> None:
         import onnxruntime
 
-        available = onnxruntime.get_available_providers()
         settings = settings or MachineSettings()
         requested = [("$.providers", provider) for provider in settings.providers]
         requested += [
             (f"$.units[{n}].provider", unit.provider) for n, unit in enumerate(settings.units) if unit.provider
         ]
         for where, provider in requested:
-            if provider not in available:
-                near = difflib.get_close_matches(provider, available, n=1)
-                raise InputError(
-                    f"ONNX Runtime {onnxruntime.__version__} here has no provider {provider!r}"
-                    + (f"; did you mean {near[0]!r}?" if near else ""),
-                    where=where,
-                    remedy=f"choose from {', '.join(available)}",
-                )
+            require_provider(provider, where)
         _load_libraries(onnxruntime.SessionOptions(), settings.device.custom_ops)
         for place, unit in enumerate(settings.units):
             _check_options(unit, f"$.units[{place}]")
@@ -455,7 +447,7 @@ class OrtDevice(LaunchingDevice):
             providers = [(entry.provider, entry.given), *providers]
         try:
             with kept_denormals():
-                session = _started(source, options, providers)
+                session = started(source, options, providers)
         except Exception as error:  # ONNX Runtime's errors have no common class
             raise DeviceError(
                 f"ONNX Runtime cannot compile it: {_first_line(error)}",
@@ -518,14 +510,6 @@ def _entry(unit: Unit, target: Target, where: Path | None) -> UnitEntry:
     if unit.options and not unit.device:
         raise InputError(f"unit {unit.name!r} has options and no device: name its provider", where=where)
     return UnitEntry(name=unit.name, provider=unit.device or None, options=unit.options, cores=cores)
-
-
-def found_providers() -> tuple[FoundDevice, ...]:
-    """The execution providers of the installed ONNX Runtime that run on a device of this machine."""
-    import onnxruntime
-
-    providers = [name for name in onnxruntime.get_available_providers() if name != "AzureExecutionProvider"]
-    return tuple(FoundDevice(name=name, description=f"ONNX Runtime {onnxruntime.__version__}") for name in providers)
 
 
 def _with_cores(units: Sequence[UnitEntry]) -> tuple[UnitEntry, ...]:
@@ -610,16 +594,9 @@ def _options_of(provider: str, options: dict[str, str]) -> dict[str, str]:
     quiet = onnxruntime.SessionOptions()
     quiet.log_severity_level = 4  # failures are raised, so the runtime need not print them
     with kept_denormals():
-        session = _started(builder.build().to_bytes(), quiet, [(provider, options), "CPUExecutionProvider"])
+        session = started(builder.build().to_bytes(), quiet, [(provider, options), "CPUExecutionProvider"])
     provider_options: dict[str, str] = session.get_provider_options().get(provider, {})
     return provider_options
-
-
-def _started(source: bytes | str, options: Any, providers: Sequence[Any]) -> Any:
-    """Start a session; a provider that fails is an error, not a printed line and a session without it."""
-    import onnxruntime
-
-    return onnxruntime.InferenceSession(source, options, providers=providers, enable_fallback=0)
 
 
 def _first_line(error: Exception) -> str:

@@ -33,7 +33,8 @@ from framefit.devices.kernels.selection import (
     vectors_here,
 )
 from framefit.devices.launching import Launch
-from framefit.devices.ort import OrtDevice, OrtHandle, found_providers, settings_of
+from framefit.devices.ort import OrtDevice, OrtHandle, settings_of
+from framefit.devices.providers import found_providers
 from framefit.errors import DeviceError, InputError
 
 if TYPE_CHECKING:

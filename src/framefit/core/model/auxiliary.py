@@ -43,9 +43,9 @@ class Auxiliary(Record, kw_only=True):
     def output_shape(self, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
         """Shape of its output for a tensor of this shape, of any rank."""
         batch, channels, *sizes = picture_shape(shape)
-        strides = self.strides(sizes)
         padded = self.kind == "conv3x3" or (self.kind == "avgpool" and self.stride == 1)
-        height, width = (-(-size // step) if padded else size // step for size, step in zip(sizes, strides, strict=True))
+        steps = zip(sizes, self.strides(sizes), strict=True)
+        height, width = (-(-size // step) if padded else size // step for size, step in steps)
         return batch, channels if self.kind == "avgpool" else self.channels, height, width
 
     def strides(self, sizes: Sequence[int]) -> list[int]:
