@@ -17,6 +17,7 @@ import pytest
 from loopback import SOURCE, Place, write_program
 from test_jobs import children, measures, measuring, until
 
+from docs.documents import ROOT, Walkthrough
 from workloads import write_models
 
 SSH = shutil.which("ssh")
@@ -167,4 +168,30 @@ def test_a_server_that_is_started_anew_ends_no_job(place: Place, server: Server,
     assert host.returncode == 130, messages
     assert "again" in messages
     assert (place.here / "t.table.json").exists()
+    assert not place.left()
+
+
+class _Reader(Walkthrough):
+    """One whose board has an environment with Framefit already."""
+
+    python = ""
+
+    def _run(self, words: list[str]) -> str:
+        return super()._run([*words, "--python", self.python] if words[1:3] == ["board", "add"] else words)
+
+
+@pytest.mark.timed
+def test_the_tutorial_can_be_followed(
+    place: Place, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its first block to its last, over a real connection."""
+    config = tmp_path / "sshd" / "config"
+    config.write_text(config.read_text().replace("Host lab", "Host pi5.local"))
+    (tmp_path / "config" / "boards.toml").unlink()
+    monkeypatch.chdir(place.here)
+    for name, value in place.environment.items():
+        monkeypatch.setenv(name, value)
+    reader = _Reader(place.here, {"__name__": "__main__"})
+    reader.python = str(tmp_path / "python")
+    reader.follow(ROOT / "docs" / "tutorials" / "board.md")
     assert not place.left()

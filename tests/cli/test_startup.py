@@ -37,16 +37,19 @@ def numpy_s() -> float:
     return seconds([sys.executable, "-c", "import numpy"])
 
 
+@pytest.mark.timed
 def test_help_is_quick(numpy_s: float) -> None:
     """Under three times what numpy takes."""
     assert seconds([SCRIPT, "--help"]) < 3 * numpy_s
 
 
+@pytest.mark.timed
 def test_a_wrong_path_is_answered_quickly(numpy_s: float) -> None:
     """Under four times as long; tests/cli/test_bad_input.py counts what is imported for other wrong uses."""
     assert seconds([SCRIPT, "plan", "nosuch.toml"], code=2) < 4 * numpy_s
 
 
+@pytest.mark.timed
 def test_importing_costs_next_to_nothing(numpy_s: float) -> None:
     """``import framefit`` takes less than half of that more than Python itself."""
     ours, python = (seconds([sys.executable, "-c", code]) for code in ("import framefit", "pass"))

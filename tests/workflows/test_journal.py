@@ -89,6 +89,7 @@ def frames_of(out: Path, model: str) -> dict[int, str]:
     return dict(mine)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(("verb", "seed"), [("simulate", 1), ("run", 3)])
 def test_a_killed_process_loses_a_second_at_most(
     verb: str, seed: int, app: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture

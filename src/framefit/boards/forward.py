@@ -531,4 +531,5 @@ def _fetch_file(remote: Remote, ticket: Ticket, entry: FileEntry, place: Place) 
                 named = ticket.named and here.suffix == ".toml"
                 written.write(_named_again(text, ticket.board) if named else text)
             else:
-                shutil.copyfileobj(received.open("rb"), written)
+                with received.open("rb") as source:
+                    shutil.copyfileobj(source, written)
