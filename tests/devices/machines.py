@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["GOOD", "XEON", "system"]
+__all__ = ["GOOD", "JETSON", "RK3588", "XEON", "system"]
 
 XEON = """processor\t: 0
 model name\t: Some CPU
@@ -29,6 +29,25 @@ GOOD = {
     "sys/devices/system/cpu/cpu1/topology/thread_siblings_list": "1",
     "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "performance",
     "sys/devices/system/cpu/intel_pstate/no_turbo": "1",
+}
+
+_ARM = "processor: {}\nFeatures: fp asimd asimdhp asimddp\nCPU implementer: 0x41\nCPU part: {}\nCPU revision: 0\n"
+
+RK3588 = {  # four slow cores, four fast ones
+    "proc/cpuinfo": "\n".join(_ARM.format(core, "0xd05" if core < 4 else "0xd0b") for core in range(8)),
+    "proc/device-tree/model": "Radxa ROCK 5B\0",
+    **{f"sys/devices/system/cpu/cpu{core}/cpu_capacity": "414" if core < 4 else "1024" for core in range(8)},
+    **{
+        f"sys/devices/system/cpu/cpu{core}/cpufreq/scaling_max_freq": "1800000" if core < 4 else "2256000"
+        for core in range(8)
+    },
+}
+
+JETSON = {
+    "proc/cpuinfo": "\n".join(_ARM.format(core, "0xd42") for core in range(6)),
+    "proc/device-tree/model": "NVIDIA Jetson Orin Nano Developer Kit\0",
+    "var/lib/nvpmodel/status": "pmode:0002",
+    **{f"sys/devices/system/cpu/cpu{core}/cpufreq/scaling_max_freq": "1510400" for core in range(6)},
 }
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
-import sys
 import threading
 import time
 from pathlib import Path
@@ -13,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from devices.machines import XEON, system
+from devices.machines import JETSON, RK3588, XEON, system
 from framefit import InputError
 from framefit.devices import host
 
@@ -118,12 +116,35 @@ def test_pinned_warns_once_without_affinity(monkeypatch: pytest.MonkeyPatch, cap
     assert len(caplog.records) == 1
 
 
-def test_all_cores_count_without_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_cores_count_without_affinity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where the platform has no affinity, every core is available."""
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     assert host.available_cores() == (0, 1, 2)
-    assert host.default_core() == 2
+    assert host.default_core(tmp_path) == 2
+
+
+def test_the_parts_of_all_cores_are_facts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A board may have two kinds of cores, caps on their clocks, and modes of its power."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    facts = host.fingerprint(system(tmp_path / "rock", RK3588))
+    assert facts["cpu"] == "Radxa ROCK 5B, 0x41 0xd05 0 (cores 0-3), 0x41 0xd0b 0 (cores 4-7)"
+    assert facts["clock_cap_khz"] == "0-3: 1800000, 4-7: 2256000"
+    assert "power_mode" not in facts
+    facts = host.fingerprint(system(tmp_path / "jetson", JETSON))
+    assert facts["cpu"] == "NVIDIA Jetson Orin Nano Developer Kit, 0x41 0xd42 0"
+    assert (facts["clock_cap_khz"], facts["power_mode"]) == ("1510400", "pmode:0002")
+
+
+def test_the_last_of_the_fastest_cores_is_the_default_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of those that this process may use."""
+    root = system(tmp_path, RK3588)
+    monkeypatch.setattr(host, "available_cores", lambda: tuple(range(8)))
+    assert host.default_core(root) == 7
+    monkeypatch.setattr(host, "available_cores", lambda: (1, 2, 4))
+    assert host.default_core(root) == 4
+    monkeypatch.setattr(host, "available_cores", lambda: (1, 2))
+    assert host.default_core(root) == 2
 
 
 class TestRealtimePriority:
@@ -170,7 +191,7 @@ def test_denormals_are_zero_only_inside() -> None:
         thread.join()
     assert before > 0
     assert total() == before
-    if platform.machine() == "x86_64" and sys.platform == "linux":
+    if host.flushes_denormals():
         assert inside == 0
         assert seen == [0.0]
 

@@ -53,8 +53,11 @@ _SIMD = (
 )
 _HYPERVISORS = ("qemu", "kvm", "vmware", "virtualbox", "xen", "firecracker", "virtual machine", "amazon ec2", "google")
 _STAT_CELLS = 13  # of /proc/PID/stat behind the name, up to the system time (proc(5))
-_MXCSR = 7  # word of fenv_t
-_FLUSHED = 1 << 15 | 1 << 6  # its bits: flush to zero, denormals are zero
+# Word of glibc's fenv_t with a thread's mode, and the bits that make denormals zero.
+_FLUSHING = {
+    "x86_64": (7, 1 << 15 | 1 << 6),  # MXCSR, behind 28 bytes of x87 state: results, operands
+    "aarch64": (0, 1 << 24 | 1 << 19),  # FPCR: FZ, and FZ16 for half precision
+}
 
 
 # Affinities that pinned() has narrowed and will restore: those cores are still available.
@@ -98,9 +101,42 @@ def _cpu_model(root: Path, cpu: dict[str, str]) -> str:
         numbers = " ".join(cpu.get(key, "?") for key in ("cpu family", "model", "stepping"))
         return f"{cpu['model name']} ({numbers})"
     board = read_text_or(root, "proc/device-tree/model")
-    part = " ".join(cpu[key] for key in ("CPU implementer", "CPU part", "CPU revision") if key in cpu)
-    parts = [text for text in (cpu.get("model name", ""), cpu.get("isa", ""), board, part) if text]
+    parts = [text for text in (cpu.get("model name", ""), cpu.get("isa", ""), board, _core_parts(root)) if text]
     return ", ".join(parts) or platform.processor() or "unknown"
+
+
+def _core_parts(root: Path) -> str:
+    """Implementer, part and revision of each core on ARM, where a board may have several kinds of cores."""
+    cores: dict[str, list[int]] = {}
+    block: dict[str, str] = {}
+    for line in [*read_text_or(root, "proc/cpuinfo").splitlines(), "processor:"]:
+        key, _, value = (text.strip() for text in line.partition(":"))
+        if key == "processor":
+            part = " ".join(block[key] for key in ("CPU implementer", "CPU part", "CPU revision") if key in block)
+            if part:
+                cores.setdefault(part, []).append(int(block["processor"]))
+            block = {}
+        block[key] = value
+    if len(cores) < 2:
+        return next(iter(cores), "")
+    return ", ".join(f"{part} (cores {format_cores(numbers)})" for part, numbers in cores.items())
+
+
+def _by_core(root: Path, name: str) -> str:
+    """What a file of each core says: "1800000", or where they differ "0-3: 1800000, 4-7: 2256000"."""
+    cores: dict[str, list[int]] = {}
+    for core in range(os.cpu_count() or 1):
+        text = read_text_or(root, f"{CPU_FOLDER}/cpu{core}/{name}")
+        if text:
+            cores.setdefault(text, []).append(core)
+    if len(cores) < 2:
+        return next(iter(cores), "")
+    return ", ".join(f"{format_cores(numbers)}: {text}" for text, numbers in cores.items())
+
+
+def _power_mode(root: Path) -> str:
+    """The mode that limits the whole board's power: of a Jetson ("pmode:0002"), or of the firmware ("balanced")."""
+    return read_text_or(root, "var/lib/nvpmodel/status") or read_text_or(root, "sys/firmware/acpi/platform_profile")
 
 
 def virtualised(root: Path, cpu: dict[str, str]) -> bool:
@@ -149,6 +185,14 @@ def _facts(root: Path) -> tuple[tuple[str, str | int | float | bool], ...]:
         ("numpy", _version("numpy")),
         ("onnxruntime", _version("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")),
         ("virtualised", virtualised(root, cpu)),
+        *(
+            (name, fact)
+            for name, fact in (
+                ("clock_cap_khz", _by_core(root, "cpufreq/scaling_max_freq")),
+                ("power_mode", _power_mode(root)),
+            )
+            if fact
+        ),
     )
 
 
@@ -159,9 +203,10 @@ def fingerprint(root: Path = ROOT) -> dict[str, str | int | float | bool]:
         root: folder of ``/proc`` and ``/sys``.
 
     Returns:
-        ``cpu`` (model; x86: family, model, stepping), ``cores`` (of the machine), ``machine``
-        (architecture), ``simd`` (extensions, separated by spaces), ``os``, ``kernel``, ``python``,
-        ``numpy``, ``onnxruntime``, ``virtualised``; "unknown" for what the system does not say.
+        ``cpu`` (model; x86: family, model, stepping; ARM: the board, and the part of each core), ``cores`` (of the
+        machine), ``machine`` (architecture), ``simd`` (extensions, separated by spaces), ``os``, ``kernel``,
+        ``python``, ``numpy``, ``onnxruntime``, ``virtualised``; "unknown" for what the system does not say. Where
+        the system says them ``clock_cap_khz`` (of each core) and ``power_mode``.
     """
     return dict(_facts(root))
 
@@ -176,9 +221,17 @@ def available_cores() -> tuple[int, ...]:
     return tuple(range(os.cpu_count() or 1))
 
 
-def default_core() -> int:
-    """The last available core: interrupts and other programs mostly use the first ones."""
-    return available_cores()[-1]
+def default_core(root: Path = ROOT) -> int:
+    """The last of the fastest available cores: interrupts and other programs mostly use the first ones.
+
+    Where cores differ the kernel says how fast each is (``cpu_capacity``).
+    """
+
+    def capacity(core: int) -> int:
+        text = read_text_or(root, f"{CPU_FOLDER}/cpu{core}/cpu_capacity")
+        return int(text) if text.isdecimal() else 0
+
+    return max(available_cores(), key=lambda core: (capacity(core), core))
 
 
 def isolated_cores(root: Path = ROOT) -> tuple[int, ...]:
@@ -360,14 +413,22 @@ _Environment = ctypes.Array[ctypes.c_uint32]
 
 @functools.cache
 def _libm() -> ctypes.CDLL | None:
-    """The library that sets a thread's floating-point environment; ``None``: not x86-64 and glibc."""
-    if platform.machine() not in ("x86_64", "AMD64") or not sys.platform.startswith("linux"):
+    """The library that sets a thread's floating-point environment; ``None``: not x86-64 or aarch64 with glibc."""
+    if platform.machine() not in _FLUSHING or not sys.platform.startswith("linux"):
         return None
-    return ctypes.CDLL("libm.so.6")
+    try:
+        return ctypes.CDLL("libm.so.6")
+    except OSError:  # another C library
+        return None
+
+
+def flushes_denormals() -> bool:
+    """Whether :func:`flushed_denormals` has an effect on this machine."""
+    return _libm() is not None
 
 
 def _environment(libm: ctypes.CDLL) -> _Environment:
-    """The calling thread's fenv_t: 28 bytes of x87 state, then MXCSR."""
+    """The calling thread's fenv_t, or what begins with it."""
     environment = (ctypes.c_uint32 * 8)()
     libm.fegetenv(environment)
     return environment
@@ -375,7 +436,7 @@ def _environment(libm: ctypes.CDLL) -> _Environment:
 
 @contextlib.contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Let the calling thread, and threads that it starts, treat denormal numbers as zero (x86-64, glibc).
+    """Let the calling thread, and threads that it starts, treat denormal numbers as zero (x86-64, aarch64; glibc).
 
     Denormals take up to 100 times as long. ONNX Runtime's own option sets this once for each process, on the
     thread that makes the first session, and never resets it. If that option is off the runtime resets the mode
@@ -386,7 +447,8 @@ def flushed_denormals() -> Iterator[None]:
         yield
         return
     before, during = _environment(libm), _environment(libm)
-    during[_MXCSR] |= _FLUSHED
+    word, bits = _FLUSHING[platform.machine()]
+    during[word] |= bits
     libm.fesetenv(during)
     try:
         yield
@@ -404,13 +466,14 @@ def kept_denormals() -> Iterator[None]:
     if libm is None:
         yield
         return
-    before = _environment(libm)[_MXCSR] & _FLUSHED
+    word, bits = _FLUSHING[platform.machine()]
+    before = _environment(libm)[word] & bits
     try:
         yield
     finally:
         after = _environment(libm)
-        if after[_MXCSR] & _FLUSHED != before:
-            after[_MXCSR] = after[_MXCSR] & ~_FLUSHED | before
+        if after[word] & bits != before:
+            after[word] = after[word] & ~bits | before
             libm.fesetenv(after)
 
 

@@ -44,6 +44,7 @@ from framefit.devices.host import (
     available_cores,
     default_core,
     fingerprint,
+    flushes_denormals,
     kept_denormals,
     sums_of_products_saturate,
 )
@@ -330,9 +331,10 @@ class OrtDevice(LaunchingDevice):
         self._run_options = {unit.name: onnxruntime.RunOptions() for unit in self.target.units}
 
     def fingerprint(self) -> dict[str, Value]:
-        """The machine, its runtime, and the settings: one thread, no spinning, denormals treated as zero."""
+        """The machine, its runtime, and the settings: one thread, no spinning, how denormals are treated."""
         threads = max((unit.width for unit in self._units.values()), default=1)
-        used: dict[str, Value] = {"threads": threads, "spinning": False, "denormals": "flushed"}
+        used: dict[str, Value] = {"threads": threads, "spinning": False}
+        used["denormals"] = "flushed" if flushes_denormals() else "kept"
         return super().fingerprint() | self._settings.facts() | used
 
     def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:

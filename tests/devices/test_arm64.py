@@ -1,4 +1,4 @@
-"""The same kernels on arm64, in an emulator: correctness only, durations mean nothing there."""
+"""What depends on the processor, on arm64 in an emulator: correctness only, durations mean nothing there."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
+ROOT = HERE.parents[1]
 
 
-@pytest.mark.slow
-def test_kernels_are_right_on_arm64() -> None:
+@pytest.mark.arm64
+@pytest.mark.parametrize(
+    ("file", "chosen"),
+    [
+        ("test_host.py", "denormals or fastest or parts"),
+        ("test_ort.py", "TestOrtDevice"),
+        ("kernels/test_zero_kernels.py", "numpy or single_operators or blocks_of_zeros"),
+    ],
+)
+def test_it_is_right_on_arm64(file: str, chosen: str) -> None:
     """``FRAMEFIT_ARM64`` names an arm64 Python that has Framefit's dependencies and pytest, run by QEMU for example."""
     python = os.environ.get("FRAMEFIT_ARM64")
     if not python:
@@ -21,7 +29,7 @@ def test_kernels_are_right_on_arm64() -> None:
     paths = f"{ROOT / 'src'}:{ROOT / 'tests'}"
     test = ("-m", "pytest", "-q", "-c", os.devnull, "--rootdir", HERE, "-p", "no:cacheprovider")
     ended = subprocess.run(
-        [python, *test, HERE / "test_zero_kernels.py", "-k", "numpy or single_operators or blocks_of_zeros"],
+        [python, *test, HERE / file, "-k", chosen],
         env=os.environ | {"PYTHONPATH": paths, "PYTHONPATH_ARM64": paths},
         capture_output=True,
         text=True,
