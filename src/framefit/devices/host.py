@@ -412,12 +412,15 @@ _Environment = ctypes.Array[ctypes.c_uint32]
 
 
 @functools.cache
-def _libm() -> ctypes.CDLL | None:
-    """The library that sets a thread's floating-point environment; ``None``: not x86-64 or aarch64 with glibc."""
+def _libm() -> tuple[ctypes.CDLL, int, int] | None:
+    """The library that sets a thread's floating-point environment, and the word and bits there that flush denormals.
+
+    ``None``: this is not x86-64 or aarch64 with glibc.
+    """
     if platform.machine() not in _FLUSHING or not sys.platform.startswith("linux"):
         return None
     try:
-        return ctypes.CDLL("libm.so.6")
+        return ctypes.CDLL("libm.so.6"), *_FLUSHING[platform.machine()]
     except OSError:  # another C library
         return None
 
@@ -442,12 +445,12 @@ def flushed_denormals() -> Iterator[None]:
     thread that makes the first session, and never resets it. If that option is off the runtime resets the mode
     in the same way: sessions are made within :func:`kept_denormals`.
     """
-    libm = _libm()
-    if libm is None:
+    known = _libm()
+    if known is None:
         yield
         return
+    libm, word, bits = known
     before, during = _environment(libm), _environment(libm)
-    word, bits = _FLUSHING[platform.machine()]
     during[word] |= bits
     libm.fesetenv(during)
     try:
@@ -462,11 +465,11 @@ def kept_denormals() -> Iterator[None]:
 
     The first session of ONNX Runtime in a process makes its thread compute with denormals.
     """
-    libm = _libm()
-    if libm is None:
+    known = _libm()
+    if known is None:
         yield
         return
-    word, bits = _FLUSHING[platform.machine()]
+    libm, word, bits = known
     before = _environment(libm)[word] & bits
     try:
         yield
