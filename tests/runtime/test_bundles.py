@@ -29,7 +29,7 @@ from framefit.runtime.log import FrameLog, FrameOutcome
 pytestmark = pytest.mark.timed  # plans are of measured durations
 
 APP = """
-rate_hz = 150
+rate_hz = 60
 schedule = { preemption = "never" }
 [[streams]]
 name = "camera"
