@@ -13,7 +13,10 @@ within a network: a layer that others evict from the caches takes longer there t
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +33,7 @@ from framefit.devices.host import pinned
 
 REAL = ("face-slim-320", "resnet20-cifar10")
 FLOORS = (1, 3, 10)  # layers count from so many noise floors on
+SIZES_NS = (0, 100_000, 400_000, 10**12)  # and are told apart by what was counted
 TURNS, LAUNCHES = 4, 10
 OWN = ("plain-s", "plain-m", "residual-s", "residual-m", "inverted-s", "squeeze-s", "unet-s", "unet-m")
 
@@ -78,6 +82,26 @@ def compared(model: Model, device: LayerTimesDevice, seconds: float) -> list[dic
     return rows
 
 
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, object]:
+    """Errors of layers from so many noise floors on, and of layers by their size."""
+    rows = [row for row in rows if row["counted_ns"]]
+    groups = {f"from_{floors}_floors": [row for row in rows if row["floors"] >= floors] for floors in FLOORS}
+    for low, high in pairwise(SIZES_NS):
+        groups[f"from_{low}_ns"] = [row for row in rows if row["floors"] >= 1 and low <= row["counted_ns"] < high]
+    return {name: _errors(group) for name, group in groups.items()}
+
+
+def _errors(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    measured, counted = (np.array([row[key] for row in rows]) for key in ("measured_ns", "counted_ns"))
+    low, high = np.array([row["interval_ns"] for row in rows]).reshape(-1, 2).T
+    return {
+        "count": len(rows),
+        "median_ratio": float(np.median(measured / counted)) if rows else None,
+        "median_error": float(np.median(np.abs(measured / counted - 1))) if rows else None,
+        "intervals_hold": float(np.mean((low <= counted) & (counted <= high))) if rows else None,
+    }
+
+
 def main() -> None:
     """Measure, compare, store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -90,18 +114,9 @@ def main() -> None:
     device = open_device("openvino:CPU")
     assert tells_layer_times(device)
     rows = [row for model in models for row in compared(model, device, given.seconds)]
-    figures: dict[str, object] = {"layers": rows}
-    for floors in FLOORS:
-        over = [row for row in rows if row["floors"] >= floors and row["counted_ns"]]  # type: ignore[operator]
-        measured, counted = (np.array([row[key] for row in over]) for key in ("measured_ns", "counted_ns"))
-        low, high = np.array([row["interval_ns"] for row in over]).reshape(-1, 2).T
-        figures[f"from_{floors}_floors"] = found = {
-            "count": len(over),
-            "median_error": float(np.median(np.abs(measured / counted - 1))) if over else None,
-            "intervals_hold": float(np.mean((low <= counted) & (counted <= high))) if over else None,
-        }
-        print(floors, found)
-    store("openvino_layers", figures, f"openvino_layers.py --seconds {given.seconds:g} --models DIR")
+    figures = summary(rows)
+    print(figures)
+    store("openvino_layers", figures | {"layers": rows}, f"openvino_layers.py --seconds {given.seconds:g} --models DIR")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import socket
 import subprocess
@@ -26,10 +27,12 @@ from framefit.errors import UnsupportedError
 from framefit.runtime import deployed
 from framefit.runtime.log import FrameLog, FrameOutcome
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timed  # plans are of measured durations
 
+LAYERS = 48  # of "big": cut between them, and one of them fits beside "eye" where a core is slow, too
 APP = """
-rate_hz = 60
+rate_hz = 150
 schedule = { preemption = "never" }
 [[streams]]
 name = "camera"
@@ -70,7 +73,7 @@ def convolutions(count: int, *, state: bool = False, seed: int = 0) -> GraphBuil
         x = b.op("Add", x, h)
         b.output(b.op("Relu", x), "h_out")
     for _ in range(count):
-        x = b.conv(x, 8 if state else 48, activation="Relu")
+        x = b.conv(x, 8 if state else 24, activation="Relu")
     b.output(x, "y")
     return b
 
@@ -80,7 +83,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workload with state, functions of the user, and a sink."""
     folder = tmp_path_factory.mktemp("doors")
     convolutions(2, state=True).build().save(folder / "eye.onnx")
-    convolutions(12).build().save(folder / "big.onnx")
+    convolutions(LAYERS).build().save(folder / "big.onnx")
     (folder / "eyes.py").write_text(FUNCTIONS)
     (folder / "app.toml").write_text(APP)
     return folder / "app.toml"
@@ -156,16 +159,29 @@ def test_what_a_device_does_not_have_is_not_loaded(bundle: Path, tmp_path: Path)
     assert done.stdout.splitlines()[-1] == "0 []", done.stdout
 
 
+def test_the_wheel_has_what_is_loaded() -> None:
+    """Each module of Framefit that a device loads is in its list, or below a folder there."""
+    code = "import sys, framefit.runtime.deployed; print(*[name for name in sys.modules if 'framefit.' in name])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    listed = (ROOT / "packaging" / "runtime" / "pyproject.toml").read_text()
+    packed = re.findall(r'= "(framefit/[^"]+)"', listed)
+    files = {one.removesuffix(".py").removesuffix("/__init__") for one in packed if one.endswith(".py")}
+    folders = tuple(f"{one}/" for one in packed if not one.endswith(".py"))
+    paths = [name.replace(".", "/") for name in loaded]
+    assert "framefit/devices/ort" in paths
+    assert [path for path in paths if path not in files and not f"{path}/".startswith(folders)] == []
+
+
 def test_a_cut_model_is_compared_in_its_segments(bundle: Path, app: Path, tmp_path: Path) -> None:
     """A later version is cut alike, if it has the same layers."""
     for path in (app, app.with_name("eyes.py"), app.with_name("eye.onnx")):
         shutil.copy(path, tmp_path)
     later = tmp_path / "app.toml"
-    convolutions(12, seed=1).build().save(tmp_path / "big.onnx")
+    convolutions(LAYERS, seed=1).build().save(tmp_path / "big.onnx")
     big = framefit.check(later, against=str(bundle), seconds=1.0, most=2.0).models[1]
     assert (big.name, big.same, big.verdict) == ("big", False, "not slower")
     assert big.rounds > 0
-    convolutions(13).build().save(tmp_path / "big.onnx", force=True)
+    convolutions(LAYERS + 1).build().save(tmp_path / "big.onnx", force=True)
     with pytest.raises(InputError, match="'big' has other layers than those between which the bundle is cut"):
         framefit.check(later, against=str(bundle))
 
@@ -344,7 +360,7 @@ def test_the_unit_and_the_dockerfile_name_the_bundle(bundle: Path) -> None:
 @pytest.mark.slow
 def test_the_wheel_runs_it_alone(bundle: Path, tmp_path: Path) -> None:
     """In an environment that has nothing else."""
-    source = Path(__file__).resolve().parents[2] / "packaging" / "runtime"
+    source = ROOT / "packaging" / "runtime"
     wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(source)]
     subprocess.run(wheel, check=True)
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)

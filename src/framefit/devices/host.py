@@ -14,7 +14,7 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -107,28 +107,29 @@ def _cpu_model(root: Path, cpu: dict[str, str]) -> str:
 
 def _core_parts(root: Path) -> str:
     """Implementer, part and revision of each core on ARM, where a board may have several kinds of cores."""
-    cores: dict[str, list[int]] = {}
-    block: dict[str, str] = {}
-    for line in [*read_text_or(root, "proc/cpuinfo").splitlines(), "processor:"]:
+    parts: dict[int, str] = {}
+    core = 0
+    for line in read_text_or(root, "proc/cpuinfo").splitlines():
         key, _, value = (text.strip() for text in line.partition(":"))
         if key == "processor":
-            part = " ".join(block[key] for key in ("CPU implementer", "CPU part", "CPU revision") if key in block)
-            if part:
-                cores.setdefault(part, []).append(int(block["processor"]))
-            block = {}
-        block[key] = value
-    if len(cores) < 2:
-        return next(iter(cores), "")
-    return ", ".join(f"{part} (cores {format_cores(numbers)})" for part, numbers in cores.items())
+            core = int(value)
+        elif key in ("CPU implementer", "CPU part", "CPU revision"):
+            parts[core] = f"{parts.get(core, '')} {value}".strip()
+    return _by_core(parts)
 
 
-def _by_core(root: Path, name: str) -> str:
-    """What a file of each core says: "1800000", or where they differ "0-3: 1800000, 4-7: 2256000"."""
+def _clock_caps(root: Path) -> str:
+    """The highest clock that each core may have, in kHz."""
+    cores = range(os.cpu_count() or 1)
+    caps = {core: read_text_or(root, f"{CPU_FOLDER}/cpu{core}/cpufreq/scaling_max_freq") for core in cores}
+    return _by_core({core: text for core, text in caps.items() if text})
+
+
+def _by_core(texts: Mapping[int, str]) -> str:
+    """What is said of cores: "1800000", or where they differ "0-3: 1800000, 4-7: 2256000"."""
     cores: dict[str, list[int]] = {}
-    for core in range(os.cpu_count() or 1):
-        text = read_text_or(root, f"{CPU_FOLDER}/cpu{core}/{name}")
-        if text:
-            cores.setdefault(text, []).append(core)
+    for core, text in texts.items():
+        cores.setdefault(text, []).append(core)
     if len(cores) < 2:
         return next(iter(cores), "")
     return ", ".join(f"{format_cores(numbers)}: {text}" for text, numbers in cores.items())
@@ -174,6 +175,7 @@ def sums_of_products_saturate(root: Path = ROOT) -> bool:
 def _facts(root: Path) -> tuple[tuple[str, str | int | float | bool], ...]:
     cpu = cpuinfo(root)
     flags = set((cpu.get("flags") or cpu.get("Features") or "").split())
+    limits = ("clock_cap_khz", _clock_caps(root)), ("power_mode", _power_mode(root))
     return (
         ("cpu", _cpu_model(root, cpu)),
         ("cores", os.cpu_count() or 1),
@@ -185,14 +187,7 @@ def _facts(root: Path) -> tuple[tuple[str, str | int | float | bool], ...]:
         ("numpy", _version("numpy")),
         ("onnxruntime", _version("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")),
         ("virtualised", virtualised(root, cpu)),
-        *(
-            (name, fact)
-            for name, fact in (
-                ("clock_cap_khz", _by_core(root, "cpufreq/scaling_max_freq")),
-                ("power_mode", _power_mode(root)),
-            )
-            if fact
-        ),
+        *((name, fact) for name, fact in limits if fact),
     )
 
 

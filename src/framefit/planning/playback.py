@@ -17,7 +17,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 import msgspec
 import numpy as np
@@ -92,7 +91,10 @@ class PlayedModel:
     read_frames: int = 0
     taken: int = 0
     done: int = 0
-    released: Sequence[bool] = (True,)  # whether a window brings a frame for it, of windows that repeat
+    always: bool = field(init=False)  # whether each window releases a frame
+
+    def __post_init__(self) -> None:
+        self.always = self.demand.releases is None and self.demand.every == 1
 
     def arrive(self, window: int) -> None:
         """A frame is there; where the queue is full it is refused, or the oldest is dropped."""
@@ -181,7 +183,7 @@ class Playback:
         self.beat = beat
         self._taken = taken_ns or {}
         background = [model for model in models if model.role == "background"]
-        self.models = [PlayedModel(m, beat.of(m.name), released=_released(beat, m.name)) for m in background]
+        self.models = [PlayedModel(model, beat.of(model.name)) for model in background]
         self._released = [model for model in self.models if not model.plan.after]
         self.units = {s.unit: _Unit(s.unit) for model in background for s in model.segments}
         self._units = list(self.units.values())
@@ -233,7 +235,7 @@ class Playback:
             placed: receives the launches.
         """
         for model in self._released:
-            if model.released[index % len(model.released)]:
+            if model.always or self.beat.released(model.plan.name, index) is not None:
                 model.arrive(index)
         units = self._units
         for unit in units:
@@ -386,13 +388,6 @@ class Playback:
                 reader.read_frames += 1
 
 
-def _released(beat: Beat, model: str) -> list[bool]:
-    """Whether a window releases a frame for a model, until that repeats."""
-    demand = beat.of(model)
-    period = Fraction(demand.every).numerator * (1 if demand.releases is None else len(beat.pattern_ns))
-    return [beat.released(model, window) is not None for window in range(period)]
-
-
 def served_launches(
     beat: Beat,
     models: Sequence[PlannedModel],
@@ -412,13 +407,12 @@ def served_launches(
     if not models:
         return []
     play = Playback(beat, models, taken_ns)
-    period = math.lcm(*(len(model.released) for model in play.models))
     free = {unit: [span] for unit in play.units}
 
     def one(window: int) -> None:
         play.window(window, window * beat.window_ns, free)
 
-    return _counts(play, windows, period, one, lambda: [model.done for model in play.models])(windows)
+    return _counts(play, windows, 1, one, lambda: [model.done for model in play.models])(windows)
 
 
 def _counts(
@@ -429,13 +423,14 @@ def _counts(
     Args:
         play: from its beginning.
         windows: that are played, at most.
-        period: windows after which the beat repeats.
+        period: windows after which spans and lengths repeat.
         one: plays a window.
         counts: what is counted.
 
     Returns:
         Number of a window, ``windows`` at most -> the counts at its begin.
     """
+    period *= math.lcm(*(model.demand.every.numerator for model in play.models))
     known: list[list[int]] = []
     seen: dict[object, int] = {}
     for window in range(windows):
@@ -552,17 +547,15 @@ def rates_in(
     pattern_ns = play.beat.pattern_ns
     begins = list(itertools.accumulate(pattern_ns, initial=0))
     stages = [stage for model in play.models for stage in model.stages]
-    beat = math.lcm(len(pattern_ns), len(handed_out), *map(len, free.values()))
-    spans = [{unit: own[index % len(own)] for unit, own in free.items()} for index in range(beat)]
+    period = math.lcm(len(pattern_ns), len(handed_out), *map(len, free.values()))
 
     def one(index: int) -> None:
         repeat, place = divmod(index, len(pattern_ns))
         begin = repeat * begins[-1] + begins[place]
         for after, plan in handed_out[index % len(handed_out)]:
             play.hand_out(plan, begin + after, index)
-        play.window(index, begin, spans[index % beat])
+        play.window(index, begin, {unit: own[index % len(own)] for unit, own in free.items()})
 
-    period = math.lcm(beat, *(len(model.released) for model in play.models))
     used_ns = _counts(play, windows, period, one, lambda: [stage.used_ns for stage in stages])
     rates, used = dict.fromkeys((model.plan.name for model in play.models), 0.0), dict.fromkeys(play.units, 0.0)
     for stage, before, after in zip(stages, used_ns(windows // 4), used_ns(windows), strict=True):
