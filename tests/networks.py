@@ -104,6 +104,23 @@ def lstm() -> Model:
     return b.build()
 
 
+def write_voice(path: Path, data: Path, *, gain: bool = False) -> None:
+    """Layers without a state before one with it, and 400 blocks of sound; optionally a number that never changes."""
+    b = GraphBuilder("voice", 6)
+    x, hidden, cell = b.input("sound", (1, 12)), b.input("hidden", (1, 1, 8)), b.input("cell", (1, 1, 8))
+    x = b.op("Mul", x, b.input("gain", ())) if gain else x
+    x = b.op("Relu", b.dense(b.op("Relu", b.dense(x, 256)), 256))
+    x = b.op("Unsqueeze", b.dense(x, 6), b.constant(np.asarray([0], np.int64)))
+    w, r = b.weight((1, 32, 6), 6), b.weight((1, 32, 8), 8)
+    y, *states = b.op("LSTM", x, w, r, "", "", hidden, cell, outputs=3, hidden_size=8)
+    b.output(b.op("Sigmoid", b.dense(b.op("Squeeze", y, b.constant(np.asarray([0, 1], np.int64))), 1)), "speech")
+    for state, name in zip(states, ("next_hidden", "next_cell"), strict=True):
+        b.output(state, name)
+    path.write_bytes(b.build().to_bytes())
+    steps = np.random.default_rng(0).standard_normal((400, 12))
+    np.savez(data, x=np.sin(np.cumsum(steps, axis=0)).astype(np.float32))
+
+
 def attention() -> Model:
     """A vision transformer's block; layer normalisation from single operators."""
     b = GraphBuilder("attention", 7)

@@ -113,7 +113,7 @@ def wilson(hits: int, count: int) -> tuple[float, float]:
     return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
-def paired_interval(differences: npt.ArrayLike) -> tuple[float, float]:
+def paired_interval(differences: npt.ArrayLike, *, sequence: bool = False) -> tuple[float, float]:
     """90 % interval of the mean of differences between two scores of the same examples, each 0 to 1.
 
     Where all scores are 0 or 1 it is the score interval for pairs (Tango, "Equivalence test and confidence interval for
@@ -125,8 +125,15 @@ def paired_interval(differences: npt.ArrayLike) -> tuple[float, float]:
 
     Args:
         differences: one for each example, -1 to 1; at least one.
+        sequence: whether neighbours depend on each other; the interval is then as much wider as means of 20 stretches
+            vary more than those of independent examples (batch means: Law and Kelton, "Simulation Modeling and
+            Analysis", chapter 9).
     """
     array = np.asarray(differences, np.float64)
+    if sequence:
+        low, high = paired_interval(array)
+        mean, factor = float(array.mean()), math.sqrt(_variance_inflation(array))
+        return max(mean - factor * (mean - low), -1.0), min(mean + factor * (high - mean), 1.0)
     if np.isin(array, (-1, 0, 1)).all():
         more, less = int((array > 0).sum()), int((array < 0).sum())
         return -_score_limit(less, more, len(array)), _score_limit(more, less, len(array))
@@ -135,6 +142,18 @@ def paired_interval(differences: npt.ArrayLike) -> tuple[float, float]:
     variance = max((float((array**2).sum()) + 1) / count - mean**2, 0.0)
     half = Z90 * math.sqrt(variance / count)
     return max(mean - half, -1.0), min(mean + half, 1.0)
+
+
+_STRETCHES = 20
+
+
+def _variance_inflation(array: npt.NDArray[np.float64]) -> float:
+    """Variance of the mean of a sequence, by stretches, over that of as many independent numbers; at least 1."""
+    means = [part.mean() for part in np.array_split(array, min(_STRETCHES, len(array)))]
+    variance = float(array.var())
+    if variance == 0 or len(means) < 2:
+        return 1.0
+    return max(float(np.var(means, ddof=1)) / len(means) * len(array) / variance, 1.0)
 
 
 def _score_limit(more: int, less: int, count: int) -> float:

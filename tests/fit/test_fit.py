@@ -23,6 +23,7 @@ from framefit.core.run_record import TargetList
 from framefit.fit.accuracy import Labelled
 from framefit.fit.loop import Fitted
 from framefit.fit.situation import Situation
+from networks import write_voice
 from workloads import listing as files_in
 from workloads import write_app, write_models, write_target
 
@@ -138,6 +139,19 @@ def test_a_detector_needs_frames_and_no_labels(tmp_path: Path) -> None:
     assert model.test.acceptance is not None
     assert (model.test.acceptance.measure, model.test.acceptance.data) == ("outputs", "frames")
     assert 0.8 < model.test.acceptance.after < 1
+
+
+def test_a_recurrent_model_is_judged_with_its_own_states(tmp_path: Path) -> None:
+    """Blocks of sound in their order are its data; the final test is their last tenth as a sequence."""
+    write_voice(tmp_path / "net.onnx", tmp_path / "x.npz")
+    app = write_fit_app(tmp_path, rate_hz=1800)
+    app.write_text(app.read_text() + 'state = { hidden = "next_hidden", cell = "next_cell" }\n')
+    done = fitted(app, data=tmp_path / "x.npz", max_drop=0.5)
+    assert outcomes(done) == [("sparsify", "kept"), ("verify", "verified")]
+    (model,) = done.result.models
+    assert model.test is not None
+    assert model.test.acceptance is not None
+    assert (model.test.acceptance.measure, model.test.acceptance.examples) == ("outputs", 40)
 
 
 def test_a_target_of_eight_bits_gains_nothing_from_int8(place: Path) -> None:

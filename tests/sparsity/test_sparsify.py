@@ -33,6 +33,7 @@ from framefit.training.data import load_data
 from framefit.training.evaluate import evaluate
 from framefit.training.fine_tune import Recipe, fine_tune
 from framefit.training.network import to_model, to_torch
+from networks import write_voice
 
 FILES = {
     *("sparsify.json", "result.json", "trials.json", "database.npz", "model.onnx", "configurations.csv", "layers.csv"),
@@ -496,6 +497,22 @@ def test_networks_without_classes_are_pruned_without_labels(tmp_path: Path) -> N
     assert "agreement of outputs 100.00 ->" in shown
     assert "top-1" not in shown
     assert "top-5" not in shown
+
+
+def test_recurrent_networks_are_judged_with_their_own_states(tmp_path: Path) -> None:
+    """Shapes, constants and states come by options; layers beside an LSTM are pruned, and the decision says of what."""
+    write_voice(tmp_path / "voice.onnx", tmp_path / "x.npz", gain=True)
+    options = {"cycles": 0.8, "accuracy_drop": 0.5, "episodes": 2, "finetune_epochs": 0, "compare": False}
+    feeds = {"constants": {"gain": 1.0}, "states": {"hidden": "next_hidden", "cell": "next_cell"}}
+    found = sparsify(tmp_path / "voice.onnx", tmp_path / "x.npz", "vpu", output=tmp_path / "out", **options, **feeds)  # type: ignore[arg-type]
+    assert found.result.decision == "deploy", found.result.reasons
+    assert found.result.acceptance is not None
+    assert (found.result.acceptance.data, found.result.acceptance.examples) == ("frames", 40)
+    assert any("the model gets its own states" in note for note in found.result.notes)
+    written = Model.load(tmp_path / "out" / "model.onnx")
+    assert [tensor.name for tensor in written.inputs] == ["sound", "hidden", "cell"]
+    again = sparsify(resume=tmp_path / "out", compare=False).result
+    assert again.acceptance == found.result.acceptance
 
 
 def test_other_data_are_not_mixed_into_a_search(place: Path, whole: Configuration) -> None:

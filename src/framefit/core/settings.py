@@ -390,6 +390,15 @@ InputConstants = Annotated[
     dict[str, Any],
     option("Value of an input that never changes.", "--constant", metavar="INPUT=NUMBER", example="sr=16000"),
 ]
+InputStates = Annotated[
+    dict[str, str],
+    option(
+        "Input that is fed with an earlier output, zeros at first.",
+        "--state",
+        metavar="INPUT=OUTPUT",
+        example="state=stateN",
+    ),
+]
 Workers = Annotated[
     int | str,
     option("Processes that do it; ray, or ray://HOST:PORT: the workers of a Ray cluster.", metavar="N|ray|URL"),

@@ -10,6 +10,9 @@ from framefit.core.files import Record, Result
 from framefit.core.settings import (
     ChannelMean,
     ChannelStd,
+    InputConstants,
+    InputShapes,
+    InputStates,
     LabelledData,
     OverwriteSearch,
     ResumedSearch,
@@ -271,6 +274,9 @@ class SparsifySettings(Settings, kw_only=True):
     data: LabelledData
     target: Annotated[str, option("Built-in target, or path of a target.toml.", metavar="TARGET", names="target")]
     unit: SupportingUnit = None
+    shapes: InputShapes = {}
+    constants: InputConstants = {}
+    states: InputStates = {}
     cycles: Annotated[
         float | None,
         option(

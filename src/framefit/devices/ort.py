@@ -93,18 +93,20 @@ def predictor(model: Model) -> Callable[[npt.NDArray[np.float32]], tuple[npt.NDA
     """Make a function from inputs to all outputs, by ONNX Runtime on all cores, not for timing.
 
     Args:
-        model: it has one input; where its constants fix the batch, examples run in such batches.
+        model: where its constants fix the batch, examples run in such batches; where it has several inputs, one by
+            one, each a row of all their numbers.
 
     Raises:
         DeviceError: the runtime cannot compile the model.
     """
     import onnxruntime
 
-    (tensor,) = model.inputs
-    try:
-        data, batch = free_batch(model), None
-    except UnsupportedError:
-        data, batch = model.to_bytes(), (tensor.shape or (1,))[0]
+    tensor, *others = model.inputs
+    data, batch = model.to_bytes(), (tensor.shape or (1,))[0]
+    free = False
+    if not others:
+        with contextlib.suppress(UnsupportedError):
+            data, free = free_batch(model), True
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # failures are raised, so the runtime need not print them
     try:
@@ -115,9 +117,14 @@ def predictor(model: Model) -> Callable[[npt.NDArray[np.float32]], tuple[npt.NDA
 
     def predict(x: npt.NDArray[np.float32]) -> tuple[npt.NDArray[Any], ...]:
         count = len(x)
-        if tensor.shape is not None and x.shape[1:] != tuple(tensor.shape[1:]):
-            raise MismatchError(f"examples of {x.shape[1:]}, but the model takes {tensor.shape[1:]}", where=model.name)
-        if batch is None:
+        if tensor.shape is not None and x.shape[1:] != model.example_shape:
+            raise MismatchError(
+                f"examples of {x.shape[1:]}, but the model takes {model.example_shape}", where=model.name
+            )
+        if others:
+            rows = [session.run(None, _taken_apart(model, row)) for row in x]
+            return tuple(np.stack(each) for each in zip(*rows, strict=True))
+        if free:
             return tuple(session.run(None, {tensor.name: x}))
         padded = np.concatenate([x, np.repeat(x[-1:], -count % batch, axis=0)])
         parts = (padded[first : first + batch] for first in range(0, len(padded), batch))
@@ -125,6 +132,14 @@ def predictor(model: Model) -> Callable[[npt.NDArray[np.float32]], tuple[npt.NDA
         return tuple(np.concatenate(each)[:count] for each in zip(*made, strict=True))
 
     return predict
+
+
+def _taken_apart(model: Model, row: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[Any]]:
+    """The inputs of an example that is a row of all their numbers."""
+    return {
+        tensor.name: row[model.columns[tensor.name]].reshape(tensor.shape or ()).astype(tensor.dtype)
+        for tensor in model.inputs
+    }
 
 
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")

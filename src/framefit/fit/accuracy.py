@@ -149,8 +149,13 @@ class Labelled:
         from framefit.training.acceptance import compared_on
 
         entry, unseen = self._entries[fitted.name], self.unseen(fitted.name)
-        original, changed = (predictor(opened(entry, which)) for which in (None, path))
-        after = self._judged(opened(entry, path), unseen.final)
+        models = opened(entry), opened(entry, path)
+        original, changed = map(predictor, models)
+        after = self._judged(models[1], unseen.final)
+        if entry.state:
+            from framefit.training.joined import InSequence
+
+            changed = InSequence(models[1], changed, entry.state)
         acceptance = compared_on(original, changed, unseen.final, self._max_drop, unseen.final_from)
         return FinalAccuracy(
             top1=(acceptance.before, acceptance.after),
@@ -194,14 +199,17 @@ class Labelled:
         return data
 
     def _read(self, name: str, source: str) -> Dataset:
-        from framefit.training.data import open_data
+        from framefit.training.data import Unlabelled, open_data
+        from framefit.training.joined import joined_examples
 
         entry = self._entries[name]
-        shape = opened(entry).inputs[0].shape or ()
+        model = opened(entry)
+        several = len(model.inputs) > 1
+        examples = Unlabelled(*joined_examples(model, source, entry.state)) if several else source
         preprocess = entry.preprocess if Path(source).is_dir() else None
         mean, std = (None, None) if preprocess is None else _normalising(preprocess, source)
         return open_data(
-            source, tuple(shape[1:]), scorer=lambda: predictor(opened(entry)), seed=self._seed, mean=mean, std=std
+            examples, model.example_shape, scorer=lambda: predictor(model), seed=self._seed, mean=mean, std=std
         )
 
 

@@ -45,10 +45,15 @@ from framefit.training.campaign import Campaign, SearchFolder
 from framefit.training.data import Examples, check_fits, open_data
 from framefit.training.evaluate import Accuracy, evaluate
 from framefit.training.fine_tune import fine_tune_or_keep, fingerprint, recipe_for
+from framefit.training.joined import InSequence
 from framefit.training.network import Network, load_state, state, to_model, to_torch
 
 Override = Literal["deploy", "retrain"]
 _EPOCHS = 5.0
+_OWN_STATES = (
+    "the decision is on the last tenth of the examples as a sequence in which the model gets its own states; in the "
+    "other figures each example has the dense model's"
+)
 _RANDOM = "random zeros"
 _MARK = 12  # digits that identify a fine-tuning in the name of its checkpoint
 _MOST_ROUNDS = 8  # for each dynamic threshold; a round is a search and a fine-tuning, or a fine-tuning alone
@@ -119,6 +124,8 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         self._dense_cycles = self.subject.prices.total(self.subject.model, self.subject.zeros)
         self._unseen: UnseenData
         self._learnt, self._notes = self.subject.data.train, _notes(self.subject)
+        if settings.states:
+            self._notes = (*self._notes, _OWN_STATES)
         if settings.cycles is not None:
             check_reachable(self.subject, settings.cycles)
 
@@ -420,7 +427,9 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
     def _accepted(self, network: Network, examples: Examples, allowed: float, data: Unseen) -> Acceptance:
         """Compare a network with the dense one; that a network without a change loses nothing is no estimate."""
         original = self.subject.network()
-        acceptance = compared_on(original, network, examples, allowed, data)
+        states = self.settings.states
+        changed = InSequence.of(network, states) if states else network
+        acceptance = compared_on(original, changed, examples, allowed, data)
         self.ledger.forwarded(2 * len(examples))
         arrays, dense = state(network), state(original)
         same = all(np.array_equal(arrays[name], array) for name, array in dense.items())

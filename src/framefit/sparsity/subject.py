@@ -32,7 +32,7 @@ from framefit.sparsity.layers import ChannelGroup, WeightLayer, find_groups, fin
 from framefit.sparsity.prices import KernelPrices, Prices
 from framefit.sparsity.statistics import LayerStatistics, activation_zeros, collect
 from framefit.training.campaign import Ledger
-from framefit.training.data import Dataset, Examples, batch_left_open, open_together
+from framefit.training.data import Dataset, Examples, Feeds, batch_left_open, open_together
 from framefit.training.network import Network, to_torch
 
 __all__ = ["open_subject"]
@@ -140,6 +140,7 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
         seed=settings.seed,
         mean=settings.mean,
         std=settings.std,
+        feeds=Feeds(settings.shapes, settings.constants, settings.states),
     )
     written = listing(opened)
     network = to_torch(opened)

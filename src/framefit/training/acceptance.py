@@ -17,6 +17,7 @@ from framefit.errors import InfeasibleError
 from framefit.stats import paired_interval, wilson
 from framefit.training.data import Dataset, Examples
 from framefit.training.evaluate import scores
+from framefit.training.joined import InSequence
 
 __all__ = ["VALIDATION_LEARNT", "UnseenData", "compared", "compared_on", "unseen_data"]
 
@@ -94,7 +95,13 @@ def unseen_data(network: Any, data: Dataset, *, seed: int, trained_here: bool = 
 
 
 def compared(
-    before: npt.ArrayLike, after: npt.ArrayLike, max_drop: float, *, data: Unseen, measure: Measure = "top1"
+    before: npt.ArrayLike,
+    after: npt.ArrayLike,
+    max_drop: float,
+    *,
+    data: Unseen,
+    measure: Measure = "top1",
+    sequence: bool = False,
 ) -> Acceptance:
     """Compare two models by their scores on the same examples.
 
@@ -104,6 +111,7 @@ def compared(
         max_drop: the mean loss that is allowed.
         data: where the examples come from.
         measure: what the scores are.
+        sequence: whether each example depends on those before it.
     """
     first, second = (np.asarray(scores, np.float64) for scores in (before, after))
     return Acceptance(
@@ -112,13 +120,27 @@ def compared(
         examples=len(first),
         before=float(first.mean()),
         after=float(second.mean()),
-        interval=paired_interval(first - second),
+        interval=paired_interval(first - second, sequence=sequence),
         max_drop=max_drop,
     )
 
 
-def compared_on(original: Any, changed: Any, examples: Examples, max_drop: float, data: Unseen) -> Acceptance:
-    """Compare two networks on the same examples; for networks see :func:`~framefit.training.evaluate.evaluate`."""
+def compared_on(
+    original: Any,
+    changed: Any,
+    examples: Examples,
+    max_drop: float,
+    data: Unseen,
+) -> Acceptance:
+    """Compare two networks on the same examples; for networks see :func:`~framefit.training.evaluate.evaluate`.
+
+    A changed network that gets its own states needs the examples as a sequence, which hold those of the original.
+    """
     return compared(
-        scores(original, examples), scores(changed, examples), max_drop, data=data, measure=examples.task.measure
+        scores(original, examples),
+        scores(changed, examples),
+        max_drop,
+        data=data,
+        measure=examples.task.measure,
+        sequence=isinstance(changed, InSequence),
     )

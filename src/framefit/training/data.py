@@ -14,11 +14,11 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -314,6 +314,32 @@ def at_once(shape: tuple[int, ...], most: int, numbers: int) -> int:
     return max(min(most, numbers // max(math.prod(shape), 1)), 1)
 
 
+class Feeds(NamedTuple):
+    """What a model's file leaves open about its inputs.
+
+    Attributes:
+        shapes: input -> shape, see :meth:`framefit.core.model.Model.load`.
+        constants: input -> value that never changes.
+        states: input -> output that is its next value.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]] = {}
+    constants: Mapping[str, Any] = {}
+    states: Mapping[str, str] = {}
+
+
+class Unlabelled(NamedTuple):
+    """Examples without labels that are read already.
+
+    Attributes:
+        train: float32, N x ...
+        test: likewise; ``None``: a part of the others.
+    """
+
+    train: Array
+    test: Array | None = None
+
+
 class Dataset:
     """Data for a search, split into disjoint parts.
 
@@ -449,7 +475,7 @@ def check_fits(data: Dataset, model: Model) -> None:
 def _check_shape(shape: tuple[int, ...], model: Model) -> None:
     """Refuse examples of another shape than a model takes."""
     expected = model.inputs[0].shape or ()
-    if len(model.inputs) != 1 or tuple(expected[1:]) != shape:
+    if model.example_shape != shape:
         takes = ", ".join(f"{tensor.name} {_shown((tensor.shape or ())[1:])}" for tensor in model.inputs)
         raise MismatchError(
             f"the examples are {_shown(shape)}, but the model takes {takes}",
@@ -463,6 +489,9 @@ def _read(
     source: str | Path | Iterable[Any], size: tuple[int, int] | None, channels: int | None
 ) -> tuple[tuple[str, ...], Examples, Examples | None, Callable[[], Examples] | None]:
     """Class names, training and validation examples, and a function that reads test examples; ``None``: none given."""
+    if isinstance(source, Unlabelled):
+        whole, *held = (_checked(x, np.zeros(len(x), np.int64), "data") for x in source if x is not None)
+        return ("0",), whole, None, (lambda: held[0]) if held else None
     if not isinstance(source, str | Path):
         whole = _from_iterable(source)
         return _numbered(whole), whole, None, None
@@ -514,7 +543,9 @@ def _from_npz(path: Path) -> list[Examples]:
 
 
 def _without_labels(source: object) -> bool:
-    """Whether it is an ``.npz`` with inputs and no labels."""
+    """Whether it is an ``.npz`` with inputs and no labels, or such examples."""
+    if isinstance(source, Unlabelled):
+        return True
     if not isinstance(source, str | Path) or Path(source).suffix != ".npz":
         return False
     names = ArrayFile(Path(source)).names
@@ -698,21 +729,24 @@ def open_together(
     seed: int = 0,
     mean: Iterable[float] | None = None,
     std: Iterable[float] | None = None,
+    feeds: Feeds = Feeds(),  # noqa: B008 - it is a tuple
 ) -> tuple[Model, Dataset]:
     """Read model and data, and check that they match.
 
     Args:
         model: path of an ONNX file, name of a built-in model, "module:function" that returns a
             ``torch.nn.Module``, such a module, or a model.
-        data: see :func:`open_data`.
+        data: see :func:`open_data`; for models with several inputs
+            :func:`~framefit.training.joined.joined_examples`.
         seed: for the split of the data.
         mean: of images, one for each channel, of values 0 to 1; std: likewise.
         std: see ``mean``.
+        feeds: what a file leaves open about its inputs.
 
     Raises:
         InputError: model or data cannot be used.
     """
-    opened, split = _opened_together(model, data, (seed, mean, std))
+    opened, split = _opened_together(model, data, (seed, mean, std), feeds)
     check_fits(split, opened)
     return opened, split
 
@@ -751,39 +785,53 @@ def open_data(
 
 
 def _opened_together(
-    model: Any, data: Any, choices: tuple[int, Iterable[float] | None, Iterable[float] | None]
+    model: Any, data: Any, choices: tuple[int, Iterable[float] | None, Iterable[float] | None], feeds: Feeds
 ) -> tuple[Model, Dataset]:
-    def split(shape: tuple[int, ...] | None, scorer: Scorer | None = None) -> Dataset:
+    def split(source: Any, shape: tuple[int, ...] | None, scorer: Scorer | None = None) -> Dataset:
         seed, mean, std = choices
-        return open_data(data, shape, scorer=scorer, seed=seed, mean=mean, std=std)
+        return open_data(source, shape, scorer=scorer, seed=seed, mean=mean, std=std)
 
     name = model if isinstance(model, str) else ""
     if names_function(name):
         model = load_function(name, Path(), "MODEL")()
-
-    def of_their_shape(make: Callable[[tuple[int, ...]], Model]) -> tuple[Model, Dataset]:
-        """A model whose input has the shape of an example, and the data."""
-        if not _without_labels(data):
-            dataset = split(None)
-            return make(dataset.input_shape), dataset
-        some, *_ = _unlabelled(ArrayFile(Path(data)), Path(data))
-        made = make(some.stored.shape[1:])
-        return made, split(None, lambda: _outputs_of(made))
-
     if not isinstance(model, str | Path | Model):
         from framefit.training.network import from_module  # loads torch
 
         called = re.sub(r"\W+", "-", name).strip("-") or "network"
-        return of_their_shape(lambda shape: from_module(model, shape, name=called))
+        if not _without_labels(data):
+            dataset = split(data, None)
+            return from_module(model, dataset.input_shape, name=called), dataset
+        opened = from_module(model, _shape_of_examples(data, "x"), name=called)
+    else:
+        opened = _loaded(model, data, feeds)
+    source = data
+    if (len(opened.inputs) > 1 or feeds.states) and not isinstance(data, Dataset):
+        from framefit.training.joined import joined_examples  # loads torch
+
+        source = Unlabelled(*joined_examples(opened, data, feeds.states))
+    return opened, split(source, opened.example_shape, lambda: _outputs_of(opened))
+
+
+def _loaded(model: str | Path | Model, data: Any, feeds: Feeds) -> Model:
+    """A model from a file; the data determine the sizes that it leaves open."""
     try:
-        opened = load_model(model, None, None)
+        return load_model(model, feeds.shapes, feeds.constants)
     except InputError as error:
         unknown = re.match(r"input '(.+)' has (the dynamic dimension|no shape)", error.what)
         if unknown is None:
             raise
-        open_input = unknown[1]  # the data determine the sizes that the file leaves open
-        return of_their_shape(lambda shape: load_model(model, {open_input: (1, *shape)}, None))
-    return opened, split(tuple((opened.inputs[0].shape or ())[1:]), lambda: _outputs_of(opened))
+        shape = _shape_of_examples(data, unknown[1])
+        return load_model(model, {**feeds.shapes, unknown[1]: (1, *shape)}, feeds.constants)
+
+
+def _shape_of_examples(data: Any, name: str) -> tuple[int, ...]:
+    """Shape of an example for the input of this name."""
+    if isinstance(data, str | Path) and Path(data).suffix == ".npz":
+        file = ArrayFile(Path(data))
+        key = next((key for key in (name, "x", "x_train") if key in file.names), None)
+        if key is not None and not any(each.startswith("y_") for each in file.names):
+            return tuple(file.read([key])[key].shape[1:])
+    return open_data(data, None).input_shape
 
 
 def batch_left_open(source: Any, opened: Model) -> tuple[bool, tuple[str, ...]]:
@@ -796,6 +844,8 @@ def batch_left_open(source: Any, opened: Model) -> tuple[bool, tuple[str, ...]]:
     Returns:
         Whether they do, and remarks on what prevents it.
     """
+    if len(opened.inputs) > 1:
+        return False, ()
     from_file = isinstance(source, Model | Path) or (isinstance(source, str) and not names_function(source))
     if from_file and not opened.defaulted_dims:
         return False, ()

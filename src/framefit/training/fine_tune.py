@@ -388,8 +388,8 @@ def fine_tune(
     """
     if len(examples) < 2:
         raise InputError(f"{len(examples)} examples are too few to train on", where="data", remedy="give more examples")
-    expected = (network.model.inputs[0].shape or ())[1:]
-    if tuple(expected) != examples.stored.shape[1:]:
+    expected = network.model.example_shape
+    if expected != examples.stored.shape[1:]:
         raise InputError(
             f"the examples are {examples.stored.shape[1:]}, but the network takes {expected}",
             where=network.model.name,

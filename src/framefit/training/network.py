@@ -9,6 +9,8 @@ Any PyTorch module can become a model, too.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import tempfile
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -48,6 +50,7 @@ _WEIGHTS = {
 }
 _SUMS = {"Add": (0, 1), "Mul": (0, 1), "Sub": (0, 1), "Div": (1,)}
 _NAMES = {1: "weight", 2: "bias"}
+_MOST_AXES = 256  # combinations of axes that are tried, see Network.join_inputs
 
 
 def to_torch(model: Model) -> Network:
@@ -61,6 +64,9 @@ def to_torch(model: Model) -> Network:
             batch; the message names the node.
     """
     network = Network(model)
+    if len(model.inputs) > 1:
+        network.join_inputs()
+        return network
     operations = [module for module in network.layers if isinstance(module, Operation)]
     reshapes = [module.node.name for module in operations if module.node.op == "Reshape"]
     if reshapes and not _any_batch(network):
@@ -160,17 +166,76 @@ class Network(torch.nn.Module):  # type: ignore[misc]
         self._steps = _with_ends(steps, outputs)
         self._inputs = [tensor.name for tensor in model.inputs]
         self._outputs = outputs
+        self._batch_axes: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())  # of inputs and outputs, see join_inputs
         self._logits = _before_softmax(written.nodes, outputs[0])
 
     def forward(self, *inputs: Tensor) -> Any:
         """The model's output, or a tuple of them.
 
         Args:
-            inputs: one for each input of the model, in order, with any batch.
+            inputs: one for each input of the model, in order, with any batch; or one whose rows are examples, each
+                with the numbers of all inputs one behind the other: the outputs then have the batch first.
         """
         values = self._run(inputs, keep=self._outputs)
         outputs = tuple(values[name] for name in self._outputs)
+        if len(inputs) < len(self._inputs):
+            outputs = tuple(each.movedim(axis, 0) for each, axis in zip(outputs, self._batch_axes[1], strict=True))
         return outputs[0] if len(outputs) == 1 else outputs
+
+    def join_inputs(self) -> None:
+        """Find the axis of the batch in each of several inputs and outputs, by running two examples at once.
+
+        Where no axes give two examples what each has alone, only separate inputs can be given.
+        """
+        candidates = [
+            [axis for axis, size in enumerate(tensor.shape or ()) if size == 1] for tensor in self.model.inputs
+        ]
+        random = np.random.default_rng(0)  # of whole numbers 0 and 1, which are in every vocabulary
+        rows = torch.from_numpy(2 * random.random((2, *self.model.example_shape), np.float32))
+        self.eval()
+        with torch.inference_mode():
+            for axes in itertools.islice(itertools.product(*candidates), _MOST_AXES):
+                self._batch_axes = (axes, ())
+                alone = [self._all_outputs(rows[place : place + 1]) for place in (0, 1)]
+                try:
+                    both = self._all_outputs(rows)
+                except (RuntimeError, IndexError):  # sizes do not match
+                    continue
+                held = [_batch_axis(*each) for each in zip(*alone, both, strict=True)]
+                if None not in held:
+                    self._batch_axes = (axes, tuple(axis for axis in held if axis is not None))
+                    break
+            else:
+                self._batch_axes = ((), ())
+        self.train()
+
+    def _all_outputs(self, rows: Tensor) -> list[Tensor]:
+        values = self._run((rows,), keep=self._outputs)
+        return [values[name] for name in self._outputs]
+
+    def _taken_apart(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """The inputs of examples that are rows of all their numbers."""
+        if rows.shape[1:] != self.model.example_shape:
+            raise InputError(
+                f"got one input of {' x '.join(map(str, rows.shape))}, the model has {len(self._inputs)}",
+                where=self.model.name,
+            )
+        if not self._batch_axes[0]:
+            takes = ", ".join(
+                f"{tensor.name} {' x '.join(map(str, tensor.shape or ()))}" for tensor in self.model.inputs
+            )
+            raise UnsupportedError(
+                f"no axis of the inputs ({takes}) lets several examples run at once",
+                where=self.model.name,
+                remedy="give what never changes with --constant INPUT=NUMBER",
+            )
+        taken, first = [], 0
+        for tensor, axis in zip(self.model.inputs, self._batch_axes[0], strict=True):
+            rest = [size for place, size in enumerate(tensor.shape or ()) if place != axis]
+            part = rows[:, first : first + math.prod(rest)].reshape(len(rows), *rest)
+            first += math.prod(rest)
+            taken.append(part.movedim(0, axis).to(getattr(torch, tensor.dtype)))
+        return tuple(taken)
 
     def logits(self, x: Tensor) -> Tensor:
         """Scores of the classes: the first output, before a final softmax; N x classes.
@@ -179,6 +244,8 @@ class Network(torch.nn.Module):  # type: ignore[misc]
             InputError: the first output is not a row of numbers for each example.
         """
         logits = self._run((x,), keep=(self._logits,))[self._logits]
+        if self._batch_axes[1]:
+            logits = logits.movedim(self._batch_axes[1][0], 0)
         logits = logits.flatten(1) if logits.dim() > 1 and logits.shape[2:].numel() == 1 else logits
         if logits.dim() != 2:
             raise InputError(
@@ -225,6 +292,8 @@ class Network(torch.nn.Module):  # type: ignore[misc]
 
     def _run(self, inputs: tuple[Tensor, ...], keep: Collection[str]) -> dict[str, Tensor]:
         """Tensors ``keep``, and those that still exist when the last of them is made."""
+        if len(inputs) == 1 < len(self._inputs):
+            inputs = self._taken_apart(inputs[0])
         if len(inputs) != len(self._inputs):
             raise InputError(f"got {len(inputs)} inputs, the model has {len(self._inputs)}", where=self.model.name)
         values: dict[str, Tensor] = dict(zip(self._inputs, map(_image_layout, inputs), strict=True))
@@ -364,6 +433,14 @@ def _any_batch(network: Network) -> bool:
     return all(
         alike(torch.cat((first, second)) if both.shape != first.shape else first, both) for first, second, both in parts
     )
+
+
+def _batch_axis(first: Tensor, second: Tensor, both: Tensor) -> int | None:
+    """The axis along which an output of two examples joins what each has alone; ``None``: there is none."""
+    for axis in range(both.dim()):
+        if both.shape[axis] == 2 * first.shape[axis] and alike(torch.cat((first, second), dim=axis), both):
+            return axis
+    return None
 
 
 def alike(expected: Tensor, computed: Tensor) -> bool:

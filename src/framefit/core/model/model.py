@@ -5,6 +5,8 @@ from __future__ import annotations
 import graphlib
 import hashlib
 import heapq
+import itertools
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -149,6 +151,20 @@ class Model:
     def inputs(self) -> tuple[TensorInfo, ...]:
         """Graph inputs, without initializers."""
         return tuple(self._index.tensor(value) for value in self._ir.graph.inputs)
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """Shape of an example: the only input's without the batch; of several inputs all their numbers, in one row."""
+        if len(self.inputs) > 1:
+            return (sum(math.prod(tensor.shape or ()) for tensor in self.inputs),)
+        return tuple((self.inputs[0].shape or ())[1:]) if self.inputs else ()
+
+    @property
+    def columns(self) -> dict[str, slice]:
+        """Input -> its numbers in the row of an example of several inputs, see ``example_shape``."""
+        ends = itertools.accumulate((math.prod(tensor.shape or ()) for tensor in self.inputs), initial=0)
+        pairs = itertools.pairwise(ends)
+        return {tensor.name: slice(*pair) for tensor, pair in zip(self.inputs, pairs, strict=True)}
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:

@@ -46,7 +46,7 @@ class Sparsify(Step):
         for entry in self.context.candidates(situation):
             version = self.context.version(entry)
             model = opened(entry, version.float_path)
-            if version.trees or len(model.inputs) != 1 or not weight_nodes(model):
+            if version.trees or not weight_nodes(model):
                 continue
             if situation.described and situation.planned.device.target.processor is None:
                 continue  # nobody knows what zeros are worth there

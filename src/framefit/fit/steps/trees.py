@@ -36,7 +36,8 @@ class Treeify(Step):
             version = self.context.version(entry)
             if version.trees or not _tree_units(situation, entry) or not self.context.labelled.classes(entry.name):
                 continue
-            if len(boundaries(opened(entry, version.float_path))) < _LEAST_LAYERS:
+            model = opened(entry, version.float_path)
+            if len(model.inputs) > 1 or len(boundaries(model)) < _LEAST_LAYERS:
                 continue
             what, take = (
                 f"trees for a group of layers of {entry.name!r}",
