@@ -226,9 +226,9 @@ def test_nothing_is_planned_for_steps_that_lack_data(place: Path, monkeypatch: p
     """Where steps are taken no cheaper model is planned without its data; where they are listed, all are."""
     planned: list[Mapping[str, float]] = []
 
-    def counted(self: Situation, ratios: Mapping[str, float], *rest: Any) -> Standing:
+    def counted(self: Situation, ratios: Mapping[str, float], *rest: Any, whether_fits: bool) -> Standing:
         planned.append(ratios)
-        return what_it_does(self, ratios, *rest)
+        return what_it_does(self, ratios, *rest, whether_fits=whether_fits)
 
     what_it_does = Situation._planned_again
     monkeypatch.setattr(Situation, "_planned_again", counted)

@@ -79,26 +79,37 @@ class Situation:
         return self.standing.load_ratio - (1 - ratio) * self.share_of_load(model)
 
     def what_if(
-        self, ratios: Mapping[str, float] | None = None, workload: Workload | None = None, *, notify: Notify
+        self,
+        ratios: Mapping[str, float] | None = None,
+        workload: Workload | None = None,
+        *,
+        whether_fits: bool = False,
+        notify: Notify,
     ) -> Standing:
         """Where other durations, or another workload of the same models on the same device, would leave it.
 
         Args:
             ratios: model -> times what it takes now.
             workload: with absolute paths; default: the present one.
+            whether_fits: where it does not fit, no more is to be known.
             notify: receives what is being done.
         """
         key = msgspec.json.encode((workload or self.workload, ratios))
-        if key not in self._standings:
-            self._standings[key] = self._planned_again(ratios or {}, workload or self.workload, notify)
-        return self._standings[key]
+        keys = [(key, False), (key, True)] if whether_fits else [(key, False)]
+        known = next((self._standings[each] for each in keys if each in self._standings), None)
+        if known is None:
+            known = self._planned_again(ratios or {}, workload or self.workload, notify, whether_fits=whether_fits)
+            self._standings[keys[0] if known.fits else keys[-1]] = known
+        return known
 
     @functools.cached_property
-    def _standings(self) -> dict[bytes, Standing]:
-        """What planning again has said, by what was planned."""
+    def _standings(self) -> dict[tuple[bytes, bool], Standing]:
+        """What planning again has said, by what was planned, and whether only to know if it fits."""
         return {}
 
-    def _planned_again(self, ratios: Mapping[str, float], workload: Workload, notify: Notify) -> Standing:
+    def _planned_again(
+        self, ratios: Mapping[str, float], workload: Workload, notify: Notify, *, whether_fits: bool
+    ) -> Standing:
         request = PlanRequest(
             self.planned.app,
             workload,
@@ -107,6 +118,7 @@ class Situation:
             background_ratio=self.margin_ratio,
             ratios=ratios,
             explained=False,
+            whether_fits=whether_fits,
         )
         return standing_of(again(self._priced, request, notify))
 

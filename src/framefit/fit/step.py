@@ -276,7 +276,7 @@ class StepContext:
         low, high = -1, len(_COSTS)  # it fits at the first, not at the second
         while high - low > 1:
             middle = (low + high) // 2
-            fits = situation.what_if({name: _COSTS[middle]}, notify=self.notify).fits
+            fits = situation.what_if({name: _COSTS[middle]}, whether_fits=True, notify=self.notify).fits
             low, high = (middle, high) if fits else (low, middle)
         return _COSTS[low] if low >= 0 else None
 

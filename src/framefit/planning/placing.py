@@ -69,10 +69,17 @@ class Placing:
         workload: of the models.
         notify: receives what is being done.
         kept: a plan whose layers stay on their units, whatever else would serve more; none: models are placed.
+        least: part of the demanded rates that replicas on one unit must be able to serve.
     """
 
     def __init__(
-        self, device: Device, units: Mapping[str, Durations], workload: Workload, notify: Notify, kept: Plan | None
+        self,
+        device: Device,
+        units: Mapping[str, Durations],
+        workload: Workload,
+        notify: Notify,
+        kept: Plan | None,
+        least: float = 0.0,
     ) -> None:
         target, window_ns, self._kept = device.target, workload.window_ns, dict[str, Stages]()
         # With one unit and equal windows nothing is to be placed.
@@ -96,7 +103,7 @@ class Placing:
         ]
         # Several timetables have one cut of each model in common.
         ladder = workload.schedule.ladder or workload.announced() or any(s.rates_hz for s in workload.streams)
-        self._replicates = kept is None and not ladder
+        self._replicates, self._least = kept is None and not ladder, least
         self.notes: list[str] = []
 
     @property
@@ -149,7 +156,7 @@ class Placing:
         if not searched or pieces > _COPIED or not timetable.feasible or served_share(timetable, beat) >= _ENOUGH:
             return None
         least = _least_rate(timetable.models, beat) * GAIN
-        if least > self._most_rate(timetable.models, beat):
+        if max(least, self._least) > self._most_rate(timetable.models, beat):
             return None
         self._single = False
         copied = self._prices.refine(self._prices.whole(tasks)[0])

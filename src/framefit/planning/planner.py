@@ -58,6 +58,7 @@ class PlanRequest:
         background_ratio: and background models.
         ratios: model -> times what else it would take: were it cheaper, for example.
         explained: plan what would help where it does not fit; what binds is named in any case.
+        whether_fits: what does not fit anyway is not improved: no replicas where they cannot serve everything.
         kept: every layer stays on its unit in this plan, and every model in its role: a run may change from one to
             the other.
     """
@@ -69,6 +70,7 @@ class PlanRequest:
     background_ratio: float = 1.0
     ratios: Mapping[str, float] = field(default_factory=dict)
     explained: bool = True
+    whether_fits: bool = False
     kept: Plan | None = None
 
 
@@ -126,7 +128,9 @@ class _Planner:
             notes = *model.model.defaulted_dims, *model.model.cleaned
             self.warnings += [f"{model.entry.name}: {note}" for note in notes]
         units = {unit: self.priced.units[unit] for unit in self.units}
-        placing = Placing(self.device, units, self.workload, self.notify, self.kept)
+        placing = Placing(
+            self.device, units, self.workload, self.notify, self.kept, least=SERVED if request.whether_fits else 0.0
+        )
         tasks = [SegmentedModel(model, home_unit(self.device.target, self.units, model)) for model in wired]
         tasks = [self._in_conditions(task) for task in self._ranked(*placing.whole(tasks))]
         beat = self._beat(wired, [task.name for task in tasks if task.priority])

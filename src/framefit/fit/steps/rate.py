@@ -101,7 +101,7 @@ class Rate(Step):
             workload = with_entries(
                 situation.workload, list(every), lambda entry: msgspec.structs.replace(entry, every=every[entry.name])
             )
-            return workload, situation.what_if(workload=workload, notify=self.context.notify)
+            return workload, situation.what_if(workload=workload, whether_fits=True, notify=self.context.notify)
         except (ValueError, FramefitError):  # frames of all models repeat too late
             return None
 
@@ -111,7 +111,7 @@ class Rate(Step):
         def planned(scale: int) -> tuple[Workload, Standing] | None:
             workload = _slowed(situation.workload, scale / _SCALES)
             try:
-                return workload, situation.what_if(workload=workload, notify=self.context.notify)
+                return workload, situation.what_if(workload=workload, whether_fits=True, notify=self.context.notify)
             except FramefitError:
                 return None  # rates that almost never coincide
 
