@@ -1,6 +1,7 @@
 # make demo   set up, then plan and run two built-in models
 # make test   set up, then all checks and tests
 # make check  formatting, lint, types, floors, spelling
+# make site    the documentation as pages, in site/index.html
 # make bench  the benchmarks, long; results in benchmarks/results
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 TOOLS := .venv/.tools
 
-.PHONY: demo test untimed check bench
+.PHONY: demo test untimed check site bench
 .DELETE_ON_ERROR:
 
 unexport PYTHONDONTWRITEBYTECODE  # compiled once, not by every process
@@ -30,6 +31,9 @@ check: $(TOOLS)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	git ls-files -z --cached --others --exclude-standard | xargs -0 $(BIN)/codespell
+
+site: $(TOOLS)
+	$(BIN)/python docs/make_site.py site
 
 bench: $(TOOLS)
 	for script in benchmarks/runtime_*.py; do $(BIN)/python $$script || exit 1; done

@@ -15,7 +15,7 @@ class RtlSettings(Settings, kw_only=True):
     trees: Annotated[
         Any,
         option(
-            "Trees (*.trees.json), a network that has them, or the folder of framefit treeify.",
+            "Trees (NAME.trees.json), a network that has them, or the folder of framefit treeify.",
             argument=True,
             metavar="TREES",
             python="a forest",

@@ -52,7 +52,7 @@ _SHOWN_WINDOWS = 8  # on a terminal
 _DRAWN_FROM = 32  # windows: what began in those shown may end later
 _REMEDY = (
     "give folders of framefit run, simulate, plan, profile, inject-loss --repeat, sparsify, treeify or fit, or their "
-    "timetable.json, *.table.json or other results"
+    "timetable.json, NAME.table.json or other results"
 )
 
 

@@ -264,7 +264,7 @@ class ReportSettings(Settings, kw_only=True):
     inputs: Annotated[
         tuple[str, ...],
         option(
-            "Run folders, profile folders, folders of sparsify, treeify or fit, timetable.json, *.table.json.",
+            "Run folders, profile folders, folders of sparsify, treeify or fit, timetable.json, NAME.table.json.",
             argument=True,
             metavar="RUN_OR_RESULT...",
             names="path",
