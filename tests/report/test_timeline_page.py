@@ -15,6 +15,7 @@ from browser import needs_browser, opened
 
 from framefit import InputError
 from framefit.core.program import Launches
+from framefit.report.drawing import looks_of
 from framefit.report.html import write_timeline_page
 from framefit.report.timeline import Happened, LossRegion
 
@@ -184,3 +185,10 @@ def test_a_million_events(profiled, repeated, tmp_path):
     close, _ = opened(path, "#t=5s&w=300us", seconds=5, part="timeline")
     start, end = many.log.start_ns - log.start_ns.min(), many.log.end_ns - log.start_ns.min()
     assert int(close["drawn"]) == ((end > 5e9) & (start < 5e9 + 300_000)).sum() > 5
+
+
+def test_models_have_the_colours_of_other_pictures(profiled, tmp_path):
+    """Those of the drawn windows, which go by priority."""
+    names = list(dict.fromkeys(segment.model for segment in profiled.program.programs))
+    page, _ = decoded(written(tmp_path / "timeline.html", profiled, priority_models=(names[-1],)))
+    assert page["colours"] == {name: look.fill for name, look in looks_of(names, names[-1:]).items()}

@@ -79,7 +79,8 @@ class ModelMetrics(Record, kw_only=True):
         faults: kinds of faults of its frames, with their numbers: "error" and "hang" of launches, "input" (a frame that
             could not be read, or did not match), "not finite" (NaN or infinity in outputs), "state" (likewise).
         asked_hz: frames a second that its stream had for it.
-        served_hz: the same share of these as was done in time of those that were not in flight at the end.
+        served_hz: the same share of these as was done in time of those that were not in flight at the end; where that
+            is not all of them, no more than ``throughput_hz``.
     """
 
     name: str

@@ -52,6 +52,7 @@ class Line(Record, kw_only=True):
             interval (x, y, low, high); across and upright: (value,).
         labels: of its data, one each; or none.
         colour: place in the page's palette; -1: as inconspicuous as the axes.
+        fill: a colour of its own instead: a model's, as in all pictures of a run.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Line(Record, kw_only=True):
     data: tuple[Datum, ...]
     labels: tuple[str, ...] = ()
     colour: int = 0
+    fill: str = ""
     dashed: bool = False
 
 

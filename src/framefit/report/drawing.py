@@ -421,7 +421,7 @@ class WindowPictures:
         self._units = timetable.units
         self._starts = window_starts(timetable)
         names = [model.name for model in timetable.models]
-        self.looks = looks_of(names, [model.name for model in timetable.models if model.role == "priority"])
+        self.looks = looks_of(names, [model.name for model in timetable.models if model.role != "background"])
         self._places = {name: place for place, name in enumerate(names)}
         self._cut = {model.name for model in timetable.models if len(model.segments) > 1}
         self._lanes = [
@@ -649,7 +649,7 @@ class _UnitPicture:
     def __init__(self, timetable: Timetable, unit: str) -> None:
         self._timetable = timetable = within_windows(timetable)
         self._unit = unit
-        priority = [model.name for model in timetable.models if model.role == "priority"]
+        priority = [model.name for model in timetable.models if model.role != "background"]
         self._looks = looks_of((model.name for model in timetable.models), priority)
         self._cut = {model.name for model in timetable.models if len(model.segments) > 1}
         ends = [period.end_ns for window in timetable.windows for period in window.priority]

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from framefit.core.files import Record
 from framefit.core.profile import HOW_WORDS, How, OperationLog
 from framefit.core.program import Launches, Program
+from framefit.report.drawing import looks_of
 from framefit.report.formats import format_duration
 from framefit.report.operations import NamedOperations, UnitTrack, unit_tracks
 
@@ -62,6 +63,7 @@ class Happened:
         launches: window and frame of each inference; ``None``: they are not shown.
         windows: the beat, on the log's clock; ``None``: no windows are shown.
         losses: times in which events were lost.
+        priority_models: names of those that have a priority period: colours go by that.
     """
 
     log: OperationLog
@@ -69,6 +71,7 @@ class Happened:
     launches: Launches | None = None
     windows: TimelineWindows | None = None
     losses: tuple[LossRegion, ...] = ()
+    priority_models: tuple[str, ...] = ()
 
 
 class _Column(Record, kw_only=True):
@@ -101,6 +104,7 @@ class _Page(Record, kw_only=True):
 
     Attributes:
         operations: name, kind, unit, layer, program, model, segment, index; texts are places in ``texts``.
+        colours: of models, as in the pictures of a run.
         launches: window and frame by inference.
         priority: start and duration.
     """
@@ -111,6 +115,7 @@ class _Page(Record, kw_only=True):
     hows: tuple[str, ...]
     operations: tuple[tuple[int, ...], ...]
     tracks: tuple[_Track, ...]
+    colours: dict[str, str]
     launches: tuple[_Column, _Column] | None
     releases: _Column | None
     priority: tuple[_Column, _Column] | None
@@ -203,6 +208,7 @@ def _page(blob: _Blob, happened: Happened) -> _Page:
             blob.add(periods[:, 0] - origin_ns, signed=True, summed=True),
             blob.add(periods[:, 1] - periods[:, 0], signed=True),
         )
+    looks = looks_of((segment.model for segment in program.programs), happened.priority_models)
     return _Page(
         origin_ns=str(origin_ns),
         span_ns=last_ns - origin_ns,
@@ -210,6 +216,7 @@ def _page(blob: _Blob, happened: Happened) -> _Page:
         hows=tuple(HOW_WORDS[how] for how in How),
         operations=operations,
         tracks=tuple(_track(blob, track, log, named_operations, origin_ns) for track in unit_tracks(log, program)),
+        colours={model: look.fill for model, look in looks.items()},
         launches=None
         if launches is None
         else (blob.add(launches.window, signed=True, summed=True), blob.add(launches.frame, signed=True, summed=True)),

@@ -26,6 +26,7 @@ from framefit.core.run_record import (
     verdict_of_run,
 )
 from framefit.core.timetable import PlannedModel, Timetable, Window
+from framefit.core.verdict import SERVED
 from framefit.runtime.log import FLAGGED, OUTCOME_WORDS, FaultCause, FrameLog, FrameOutcome, LaunchLog
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.misses import NO_EVENT_MISSED, misses
@@ -109,7 +110,10 @@ def model_metrics(
     if planned.role == "background":  # frames that wait or are worked on when the run ends say nothing
         in_flight = int((rows[:, FrameLog.OUTCOME] == FrameOutcome.RUN_ENDED).sum())
         decided, lost = len(rows) - in_flight, missed + unfinished - in_flight
-    asked_hz = len(rows) / seconds if seconds else 0.0
+    asked_hz, throughput_hz = (count / seconds if seconds else 0.0 for count in (len(rows), len(finished)))
+    served_hz = asked_hz * (decided - lost) / decided if decided else 0.0
+    if served_hz < SERVED * asked_hz:  # then those in flight decide nothing, and one figure is enough
+        served_hz = min(served_hz, throughput_hz)
     return ModelMetrics(
         name=planned.name,
         role=planned.role,
@@ -117,7 +121,7 @@ def model_metrics(
         completed=len(finished),
         missed=missed,
         dropped=unfinished,
-        throughput_hz=len(finished) / seconds if seconds else 0.0,
+        throughput_hz=throughput_hz,
         fluid_bound_hz=fluid,
         packing_bound_hz=packing,
         release_to_start_ns=Percentiles.of(results[:, FrameLog.STARTED] - results[:, FrameLog.RELEASED]),
@@ -128,7 +132,7 @@ def model_metrics(
         segmentation_overhead_ratio=overhead_ratio,
         max_relative_difference=planned.max_relative_difference,
         asked_hz=asked_hz,
-        served_hz=asked_hz * (decided - lost) / decided if decided else 0.0,
+        served_hz=served_hz,
     )
 
 

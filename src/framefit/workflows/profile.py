@@ -65,11 +65,9 @@ def _write_profile_folder(folder: Path, result: ProfileResult, *, force: bool = 
     from framefit.report.html import write_timeline_page
 
     log, source = result.log, result.source
-    program, launches, timetable = source.program, source.launches, source.timetable
-    events, releases, priority = happened(result), None, []
-    if events.windows is not None and timetable is not None:
-        releases = events.windows.releases_ns
-        priority = [model.name for model in timetable.models if model.role != "background"]
+    program, launches, events = source.program, source.launches, happened(result)
+    releases = None if events.windows is None else events.windows.releases_ns
+    priority = () if events.windows is None else events.priority_models
     with write_whole_folder(folder, _MARK, "a profile", force=force, claimed=claimed) as part:
         write_record(part / _MARK, result.profile)
         write_layers(part / "layers.csv", result.profile)
@@ -98,7 +96,8 @@ def happened(result: ProfileResult) -> Happened:
         LossRegion(start_ns=begin, end_ns=end, label=f"{count} events lost")
         for begin, end, count in zip(*(part.tolist() for part in long_losses(log)), strict=True)
     )
-    return Happened(log, program, launches, windows, losses)
+    ahead = () if timetable is None else tuple(m.name for m in timetable.models if m.role != "background")
+    return Happened(log, program, launches, windows, losses, ahead)
 
 
 def table_for(workload: Workload, device: Device) -> LatencyTable:

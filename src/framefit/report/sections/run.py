@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -42,6 +43,7 @@ from framefit.report.description import (
     served,
     size,
 )
+from framefit.report.drawing import looks_of
 from framefit.report.formats import format_bytes, format_difference, format_duration, format_hz, format_ratio
 from framefit.report.sections.plan import KIND as PLAN
 from framefit.report.sections.plan import PlanContent
@@ -133,6 +135,7 @@ def _finish_charts(named: Sequence[tuple[str, RunContent]]) -> Iterator[Chart]:
         lines, least = histogram(samples)
         if not lines:
             continue
+        lines = _in_looks(lines, named)
         deadlines = {run.deadlines_ns().get(model, 0) for _, run in named} - {0}
         sentences = [
             _percentiles_sentence(name if len(named) > 1 else "", priority_model.release_to_finish_ns)
@@ -166,6 +169,7 @@ def _start_charts(named: Sequence[tuple[str, RunContent]]) -> Iterator[Chart]:
     lines, least = histogram(samples, log=True)
     if not lines:
         return
+    lines = _in_looks(lines, named)
     floor = next((run.metrics.floor_release_to_start_ns for _, run in named if _has_floor(run)), None)
     marks = []
     floor_sentence = "In virtual time there are no late wake-ups, and so no floor."
@@ -188,6 +192,15 @@ def _start_charts(named: Sequence[tuple[str, RunContent]]) -> Iterator[Chart]:
         y=Axis(name="share of frames", unit="%", scale="log", low=least, high=100.0),
         lines=(*lines, *marks),
     )
+
+
+def _in_looks(lines: tuple[Line, ...], named: Sequence[tuple[str, RunContent]]) -> tuple[Line, ...]:
+    """Lines in the colours of the models that they are named after, where they are of one run."""
+    if len(named) > 1:
+        return lines
+    run = named[0][1]
+    looks = looks_of((model.name for model in run.metrics.models), [model.name for model in run.priority])
+    return tuple(msgspec.structs.replace(line, fill=looks[line.name].fill) for line in lines)
 
 
 def _has_floor(run: RunContent) -> bool:

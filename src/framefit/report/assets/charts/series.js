@@ -2,7 +2,7 @@
 // light, dark and paper need no other drawing.
 
 const { fontFamily } = getComputedStyle(document.body);
-const colourOf = (line) => (line.colour < 0 ? "var(--soft)" : `var(--c${line.colour})`);
+const colourOf = (line) => line.fill || (line.colour < 0 ? "var(--soft)" : `var(--c${line.colour})`);
 const still = { emphasisDisabled: true }; // the library cannot lighten a colour that is a variable
 
 // A bar with ends, from one point to another.

@@ -3,7 +3,8 @@
 const BLOCK = 16; // operations a block: at most two blocks' worth are looked at one by one
 const MOST_CLASSES = 6;
 
-// Okabe and Ito, Color Universal Design, without vermilion (losses) and black; grey for the rest.
+// Kinds: Okabe and Ito, Color Universal Design, without vermilion (losses) and black; grey for the rest. Models have
+// the colours that they have in all pictures of a run.
 const PALETTE = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#f0e442"];
 const REST = "#8d939c";
 
@@ -24,7 +25,7 @@ function classify(by) {
   if (by === "model") shown.sort((a, b) => order.indexOf(a) - order.indexOf(b));
   classes.by = by;
   classes.names = shown.map((name) => name || "unknown");
-  classes.colours = shown.map((_, i) => PALETTE[i] ?? REST);
+  classes.colours = shown.map((name, i) => (by === "model" ? page.colours[name] : PALETTE[i]) ?? REST);
   if (shown.length < names.length) {
     classes.names.push(`${names.length - shown.length} others`);
     classes.colours.push(REST);
