@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 import numpy as np
 
 from framefit.core.profile import WindowUse
 from framefit.core.run_record import FrameTimes, Metrics, ModelMetrics, Percentiles, RunInfo
 from framefit.profiling.pairing import pair_events
+from framefit.report.sections.profile import profile_charts
 from framefit.report.sections.run import KIND, RunContent
 from framefit.report.timeline import Happened, TimelineWindows
 
@@ -72,3 +74,16 @@ def test_what_files_do_not_tell_is_left_out(run):
     content = content_of(run, np.full(20, 20_000))
     bare = dataclasses.replace(content, times={}, use=None)
     assert [chart.title for chart in KIND.charts([("a", bare)])] == ["Background throughput"]
+
+
+def test_operations_that_are_segments_are_called_so(profiled):
+    """On a core a launch is one operation: kinds, layers and groups would be three tables of the same."""
+    totals = profiled.profile.totals_by_layer
+    kinds = {f"depth.{place}": total for place, total in enumerate(totals.values())}
+    segments = msgspec.structs.replace(
+        profiled.profile,
+        totals_by_kind=kinds,
+        totals_by_group={f"{kind}/0": total for kind, total in kinds.items()},
+    )
+    assert [chart.title for chart in profile_charts([("", segments)])] == ["Time by segment"]
+    assert profile_charts([("", profiled.profile)])[0].title == "Time by layer"

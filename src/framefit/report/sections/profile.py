@@ -118,14 +118,20 @@ def _blocks(profile: Profile) -> Iterator[Block]:
     yield Section("Events", columns(figures=tuple(counts)), [cells], plain=True)
     if profile.utilisation_by_unit:
         yield _units(profile)
+    segments = _of_segments(profile)
     if profile.totals_by_kind:
-        yield _totals("Time by kind", profile.totals_by_kind)
+        yield _totals("Time by segment" if segments else "Time by kind", profile.totals_by_kind)
     if profile.violations:
         yield _violations(profile)
-    if profile.totals_by_layer:
+    if profile.totals_by_layer and not segments:
         yield _totals("Time by layer", profile.totals_by_layer)
-    if len(profile.totals_by_group) > 1:
+    if len(profile.totals_by_group) > 1 and not segments:
         yield _totals("Time by group", profile.totals_by_group)
+
+
+def _of_segments(profile: Profile) -> bool:
+    """Whether its operations are whole segments, as on a processor's core: kinds, layers and groups are then these."""
+    return set(profile.totals_by_group) == {f"{kind}/0" for kind in profile.totals_by_kind}
 
 
 def _units(profile: Profile) -> Section:
@@ -225,10 +231,14 @@ def profile_charts(named: Sequence[tuple[str, Profile]]) -> list[Chart]:
     """
     if not named:
         return []
-    charts = [
-        _totals_chart("Time by layer", [(name, profile.totals_by_layer) for name, profile in named]),
-        _totals_chart("Time by kind of operation", [(name, profile.totals_by_kind) for name, profile in named]),
-    ]
+    by_kind = [(name, profile.totals_by_kind) for name, profile in named]
+    if all(_of_segments(profile) for _, profile in named):
+        charts = [_totals_chart("Time by segment", by_kind)]
+    else:
+        charts = [
+            _totals_chart("Time by layer", [(name, profile.totals_by_layer) for name, profile in named]),
+            _totals_chart("Time by kind of operation", by_kind),
+        ]
     return [chart for chart in charts if chart is not None]
 
 
