@@ -110,8 +110,8 @@ class StreamEntry(Record, kw_only=True):
     """A source of frames.
 
     Attributes:
-        source: "synthetic", a ``.npz`` or ``.wav`` file, an image folder, or "module:function" (a function without
-            arguments that yields arrays).
+        source: "synthetic", a ``.npz``, ``.wav`` or video file, an image folder, or "module:function" (a function
+            without arguments that yields arrays).
         shape: of one frame; for synthetic streams only (default: what the models read).
         array: name of the array in the ``.npz``; its first axis counts frames.
         block: samples of a frame of a ``.wav``.

@@ -19,6 +19,7 @@ from framefit.core.model import TensorInfo
 from framefit.core.workload import StreamEntry, names_function
 from framefit.devices.device import Array, random_inputs
 from framefit.errors import FramefitError, InputError, UnsupportedError
+from framefit.execution.video import VIDEO_SUFFIXES, DecodedVideo, video_shape
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -36,9 +37,13 @@ def image_paths(folder: Path, where: str) -> list[Path]:
         InputError: the folder does not exist, or holds no images.
     """
     if not folder.is_dir():
-        what = f"{folder} is no .npz, no .wav and no folder" if folder.exists() else f"no such folder {folder}"
+        what = (
+            f"{folder} is no .npz, no .wav, no video and no folder" if folder.exists() else f"no such folder {folder}"
+        )
         raise InputError(
-            what, where=where, remedy='use "synthetic", an .npz, a .wav, a folder of images, or a "module:function"'
+            what,
+            where=where,
+            remedy='use "synthetic", an .npz, a .wav, a video, a folder of images, or a "module:function"',
         )
     paths = [path for path in folder.rglob("*") if path.suffix.lower() in _IMAGE_SUFFIXES and path.is_file()]
     if not paths:
@@ -72,6 +77,11 @@ def opened_image(path: Path, where: str, *, decode: bool = True) -> Image.Image:
 def _is_stored(entry: StreamEntry) -> bool:
     """Whether a stream's frames are those of one file."""
     return entry.source.lower().endswith((".npz", ".wav"))
+
+
+def is_video(entry: StreamEntry) -> bool:
+    """Whether a stream's frames are those of a video file."""
+    return entry.source.lower().endswith(VIDEO_SUFFIXES)
 
 
 def stored_frames(entry: StreamEntry) -> Array:
@@ -345,7 +355,8 @@ class FunctionStream:
     """Arrays that a user's function yields, one after the other.
 
     Args:
-        function: called once, without arguments; its result is iterated over.
+        function: called once, without arguments; its result is iterated over. What is no Framefit error is the
+            function's fault.
         where: for messages.
         keep: frames by which a model may be behind; at least 64.
 
@@ -405,6 +416,8 @@ class FunctionStream:
         except StopIteration:
             self._over = True
             raise _ended(self._where, self._count) from None
+        except FramefitError:
+            raise
         except Exception as error:  # the user's code may raise anything
             raise FramefitError(
                 f"the function raised {error_text(error)}",
@@ -445,7 +458,12 @@ def open_stream(
     if names_function(entry.source):
         where = f"{where} ({entry.source})"
         return FunctionStream(load_function(entry.source, folder or Path(), where), where, keep=keep)
-    return ImageStream(Path(entry.source), where, ahead=ahead)
+    path = Path(entry.source)
+    if is_video(entry):
+        named = f"{where} ({path.name})"
+        video = DecodedVideo(path, named)
+        return FunctionStream(lambda: video, named, keep=keep)
+    return ImageStream(path, where, ahead=ahead)
 
 
 def check_stream(
@@ -486,6 +504,8 @@ def frame_shape(entry: StreamEntry) -> tuple[int, ...] | None:
     if _is_stored(entry):
         return tuple(stored_frames(entry).shape[1:])
     where = f"stream {entry.name!r}"
+    if is_video(entry):
+        return video_shape(Path(entry.source), where)
     with opened_image(image_paths(Path(entry.source), where)[0], where, decode=False) as image:
         return (image.height, image.width, 3)
 

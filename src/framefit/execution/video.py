@@ -1,0 +1,156 @@
+"""Frames of video files, decoded ahead on a thread of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from framefit.devices.device import Array
+from framefit.devices.host import available_cores
+from framefit.errors import FramefitError, InputError, needs_extra
+
+__all__ = ["VIDEO_SUFFIXES", "DecodedVideo", "video_shape"]
+
+
+VIDEO_SUFFIXES = (".mp4", ".m4v", ".mkv", ".mov", ".avi", ".webm", ".mpg")
+_AHEAD_BYTES = 1 << 26  # of decoded frames
+_LEAST_AHEAD, _MOST_AHEAD = 4, 64
+_POLL_S = 0.2
+
+
+class DecodedVideo:
+    """The images of a video file in order, height x width x 3, RGB, uint8: an iterator.
+
+    A thread decodes some ahead. It stays off the core on which the images are asked for, where that thread is kept on
+    one, and has no real-time priority: a decoder would hold up what has.
+
+    Args:
+        path: of the file.
+        where: for messages.
+
+    Raises:
+        InputError: the file is missing, or no video.
+        MissingExtraError: without the extra ``video``.
+    """
+
+    def __init__(self, path: Path, where: str) -> None:
+        height, width, channels = video_shape(path, where)
+        ahead = int(np.clip(_AHEAD_BYTES // (height * width * channels), _LEAST_AHEAD, _MOST_AHEAD))
+        self._ready: queue.Queue[Array | FramefitError | None] = queue.Queue(ahead)
+        self._stop, self._cores, self._over = threading.Event(), frozenset[int](), False
+        self._thread = threading.Thread(
+            target=_decode, args=(path, where, self._ready, self._stop), name="framefit-video", daemon=True
+        )
+        self._thread.start()
+
+    def __iter__(self) -> DecodedVideo:
+        return self
+
+    def __next__(self) -> Array:
+        self._step_aside()
+        frame = None if self._over else self._ready.get()
+        if frame is None or isinstance(frame, FramefitError):
+            self._over = True
+        if isinstance(frame, FramefitError):
+            raise frame
+        if frame is None:
+            raise StopIteration
+        return frame
+
+    def __del__(self) -> None:
+        stop = getattr(self, "_stop", None)  # where it could not be opened there is none
+        if stop is not None:
+            stop.set()
+
+    def _step_aside(self) -> None:
+        """Keep the decoder on other cores than the calling thread's, where that is kept on some of them."""
+        if not hasattr(os, "sched_getaffinity"):
+            return
+        mine = frozenset(os.sched_getaffinity(0))
+        others = set(available_cores()) - mine
+        if mine != self._cores and others and self._thread.native_id is not None:
+            with contextlib.suppress(OSError):  # it has ended
+                os.sched_setaffinity(self._thread.native_id, others)
+        self._cores = mine
+
+
+def video_shape(path: Path, where: str) -> tuple[int, int, int]:
+    """Height, width and 3, as the file's header says.
+
+    Raises:
+        InputError: the file is missing, or no video.
+        MissingExtraError: without the extra ``video``.
+    """
+    with _opened(path, where) as (_, video):
+        return video.codec_context.height, video.codec_context.width, 3
+
+
+@contextlib.contextmanager
+def _opened(path: Path, where: str) -> Iterator[tuple[Any, Any]]:
+    """The file's container and its first video, for a single thread."""
+    with needs_extra("av", "video"):
+        import av
+    try:
+        container = av.open(str(path))
+    except FileNotFoundError:
+        raise InputError(f"no such file {path}", where=where, remedy="check the path") from None
+    except (av.error.FFmpegError, OSError, ValueError) as error:
+        raise _unreadable(path, where, error) from error
+    with container:
+        if not container.streams.video:
+            raise InputError(f"{path} has no video", where=where, remedy="give a file with images")
+        video = container.streams.video[0]
+        video.codec_context.thread_count = 1  # threads of the decoder could be on the beat's core
+        yield container, video
+
+
+def _decode(path: Path, where: str, ready: queue.Queue[Array | FramefitError | None], stop: threading.Event) -> None:
+    """Put the file's images into a queue, and at the end ``None``, or an error; ends when it is told to."""
+    if hasattr(os, "SCHED_OTHER"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # of a thread with real-time priority
+
+    def put(item: Array | FramefitError | None) -> None:
+        while not stop.is_set():
+            with contextlib.suppress(queue.Full):
+                ready.put(item, timeout=_POLL_S)
+                return
+
+    try:
+        with _opened(path, where) as (container, video):
+            for image in _images(container, video, path, where):
+                if stop.is_set():
+                    return
+                put(image)
+    except FramefitError as error:
+        put(error)
+    else:
+        put(None)
+
+
+def _images(container: Any, video: Any, path: Path, where: str) -> Iterator[Array]:
+    """All images, in the size that the header says."""
+    import av
+
+    size = {"height": video.codec_context.height, "width": video.codec_context.width}
+    try:
+        for frame in container.decode(video):
+            yield frame.to_ndarray(format="rgb24", **size)
+    except av.error.FFmpegError as error:
+        raise _unreadable(path, where, error) from error
+
+
+def _unreadable(path: Path, where: str, error: Exception) -> InputError:
+    reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return InputError(
+        f"{path} cannot be read as a video: {reason}",
+        where=where,
+        remedy=f"convert it: ffmpeg -i {path.name} -c:v libx264 new.mp4",
+    )
