@@ -15,7 +15,7 @@ from framefit.core.files import Record, read_record
 from framefit.core.model import TensorInfo
 from framefit.core.target import Target, absolute_target
 from framefit.core.timetable import Timetable
-from framefit.core.workload import MachineSettings, WhenFull, Workload, names_function
+from framefit.core.workload import MachineSettings, WhenFull, Workload
 from framefit.errors import InputError
 
 __all__ = [
@@ -210,10 +210,7 @@ def _at(workload: Workload, folder: Path) -> Workload:
         workload,
         target=absolute_target(workload.target, folder),
         streams=tuple(
-            one
-            if one.source == "synthetic" or names_function(one.source)
-            else replace(one, source=str(folder / one.source))
-            for one in workload.streams
+            replace(one, source=str(folder / one.source)) if one.is_file else one for one in workload.streams
         ),
         outputs=tuple(
             replace(one, sink=str(folder / one.sink)) if one.sink.endswith((".npz", ".jsonl")) else one

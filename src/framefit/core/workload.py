@@ -106,13 +106,17 @@ class RateChange(Record, kw_only=True):
         _need_positive("rate_hz", self.rate_hz)
 
 
+_LIVE = re.compile(r"(rtsp|rtsps|rtmp|http|https|srt|udp|tcp)://|/dev/video\d+$")
+
+
 class StreamEntry(Record, kw_only=True):
     """A source of frames.
 
     Attributes:
-        source: "synthetic", a ``.npz``, ``.wav`` or video file, an image folder, or "module:function" (a function
-            without arguments that yields arrays).
-        shape: of one frame; for synthetic streams only (default: what the models read).
+        source: "synthetic", a ``.npz``, ``.wav`` or video file, an image folder, "module:function" (a function
+            without arguments that yields arrays), or a live one: a camera (``/dev/video0``) or an address (``rtsp://``).
+        shape: of one frame; for synthetic streams (default: what the models read) and live ones (default: what they
+            say when they are opened).
         array: name of the array in the ``.npz``; its first axis counts frames.
         block: samples of a frame of a ``.wav``.
         hop: samples from the begin of a frame to the begin of the next one; default: as many as a frame has.
@@ -138,6 +142,16 @@ class StreamEntry(Record, kw_only=True):
     changes: tuple[RateChange, ...] = ()
     rates_hz: tuple[float, ...] = ()
     times_ms: tuple[float, ...] | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether frames come whether or not they are asked for: of a camera, or from an address."""
+        return _LIVE.match(self.source) is not None
+
+    @property
+    def is_file(self) -> bool:
+        """Whether frames are those of a file or folder."""
+        return not (self.source == "synthetic" or names_function(self.source) or self.live)
 
     def __post_init__(self) -> None:
         _need_positive("rate_hz", self.rate_hz)
@@ -666,10 +680,7 @@ def load_workload(path: str | Path) -> Workload:
             raise InputError(f"{name[:40]!r} ... is not a possible file name", where=path, remedy="correct it")
     models = tuple(msgspec.structs.replace(m, path=str(folder / m.path)) for m in workload.models)
     streams = tuple(
-        s
-        if s.source == "synthetic" or names_function(s.source)
-        else msgspec.structs.replace(s, source=str(folder / s.source))
-        for s in workload.streams
+        msgspec.structs.replace(s, source=str(folder / s.source)) if s.is_file else s for s in workload.streams
     )
     outputs = tuple(
         msgspec.structs.replace(o, sink=str(folder / o.sink)) if o.sink.endswith((".npz", ".jsonl")) else o

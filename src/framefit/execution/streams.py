@@ -459,9 +459,15 @@ def open_stream(
         where = f"{where} ({entry.source})"
         return FunctionStream(load_function(entry.source, folder or Path(), where), where, keep=keep)
     path = Path(entry.source)
+    if entry.live:
+        raise UnsupportedError(
+            f"{entry.source} is a live source, and a simulation does not wait for it",
+            where=where,
+            remedy="simulate without --outputs, or with a file instead",
+        )
     if is_video(entry):
         named = f"{where} ({path.name})"
-        video = DecodedVideo(path, named)
+        video = DecodedVideo(entry.source, named)
         return FunctionStream(lambda: video, named, keep=keep)
     return ImageStream(path, where, ahead=ahead)
 
@@ -484,6 +490,13 @@ def check_stream(
     if names_function(entry.source):
         load_function(entry.source, folder, f"stream {entry.name!r} ({entry.source})")
         return
+    if entry.live:
+        black = np.zeros(frame_shape(entry) or (), np.uint8)
+        for tensor, prepare in readers:
+            frame = fitted(black, tensor, f"stream {entry.name!r}", remedy=_AS_IMAGE)
+            if prepare is not None:
+                prepare(frame)
+        return
     stream = open_stream(entry, 0, folder=folder, ahead=False)
     for tensor, prepare in readers:
         frame = stream.read(0, tensor)
@@ -499,13 +512,15 @@ def frame_shape(entry: StreamEntry) -> tuple[int, ...] | None:
     Raises:
         InputError: a file or folder is missing or malformed.
     """
-    if entry.source == "synthetic" or names_function(entry.source):
-        return entry.shape if entry.source == "synthetic" else None
+    if entry.source == "synthetic" or (entry.live and entry.shape is not None):
+        return entry.shape
+    if names_function(entry.source):
+        return None
     if _is_stored(entry):
         return tuple(stored_frames(entry).shape[1:])
     where = f"stream {entry.name!r}"
-    if is_video(entry):
-        return video_shape(Path(entry.source), where)
+    if entry.live or is_video(entry):
+        return video_shape(entry.source, where)
     with opened_image(image_paths(Path(entry.source), where)[0], where, decode=False) as image:
         return (image.height, image.width, 3)
 

@@ -113,12 +113,7 @@ class FitFolder(SearchFolder):
             return Path(os.path.relpath(path, self.path)).as_posix()
 
         models = tuple(msgspec.structs.replace(m, path=near(m.path)) for m in workload.models)
-        streams = tuple(
-            s
-            if s.source == "synthetic" or names_function(s.source)
-            else msgspec.structs.replace(s, source=near(s.source))
-            for s in workload.streams
-        )
+        streams = tuple(msgspec.structs.replace(s, source=near(s.source)) if s.is_file else s for s in workload.streams)
         outputs = tuple(
             o if names_function(o.sink) else msgspec.structs.replace(o, sink=near(o.sink)) for o in workload.outputs
         )

@@ -29,18 +29,19 @@ from framefit.core.program import Group, Launches, Program, ProgramUnit, Segment
 from framefit.core.run_record import FrameTable, Metrics
 from framefit.core.settings import Notify
 from framefit.core.timetable import PlannedModel, Timetable, in_order
-from framefit.core.workload import DEFAULT_QUEUE, STRICTEST, streams_of
+from framefit.core.workload import DEFAULT_QUEUE, STRICTEST, StreamEntry, streams_of
 from framefit.devices.clock import RealClock
-from framefit.devices.device import is_modelled, is_simulated
+from framefit.devices.device import Array, is_modelled, is_simulated
 from framefit.devices.faulty import FaultyDevice
 from framefit.devices.host import flushed_denormals, on_other_cores, pinned, steal_time_reader
 from framefit.devices.measure import Measurement, measure_floor
-from framefit.errors import FramefitError, InputError, RecordingError
+from framefit.errors import FramefitError, InputError, RecordingError, UnsupportedError
 from framefit.execution.buffers import unit_bytes
 from framefit.execution.compiled import CompiledModel, Launch, OpenTimetable
 from framefit.execution.execution import Execution, Launchable, TimedExecution
 from framefit.execution.prepare import Preparation, one_frame
 from framefit.execution.streams import FunctionStream, ResumedStream, Stream, open_stream
+from framefit.execution.video import LiveVideo
 from framefit.execution.wiring import WiredModel
 from framefit.runtime.channel import FrameChannel, Port, unit_mailboxes
 from framefit.runtime.injection import StreamFaults
@@ -55,6 +56,7 @@ from framefit.runtime.program import (
     Reader,
     ResultPublisher,
     SubmissionQueue,
+    TimeUpError,
     with_submitted,
 )
 from framefit.runtime.reading import FrameObserver, ReadModel, ResultDelivery, ResultStream, result_streams
@@ -478,6 +480,10 @@ class Session:
         numbers = {model.name: number for number, model in enumerate(timetable.models)}
         order = [numbers[model.name] for model in in_order(timetable.models)]
         on_host = isinstance(device.clock, RealClock)
+        live = [entry for entry in streams_of(opened.workload) if entry.live and entry.name not in submitted]
+        read = {stream for model in opened.models for stream in model.wired.sources.values()}
+        live = [entry for entry in live if frames and on_host and entry.name in read]
+        submitted = {*submitted, *(entry.name for entry in live)}
         two_threads = on_host and timetable.preemptive  # of each unit
         used = {segment.unit for model in timetable.models for segment in model.segments}
         units = [unit for unit in timetable.units if unit in used]
@@ -495,6 +501,7 @@ class Session:
             faults=stream_faults,
             before={} if before is None else before.streams,
         )
+        self._cameras = [self._camera(entry) for entry in live]
         self._sinks: list[DeferredSink] = []
         self.sink_notes: list[SinkNote] = []
         outcomes = FrameOutcomes(len(opened.models)) if published else None
@@ -529,6 +536,25 @@ class Session:
             outcomes=outcomes,
             journal=self.journal,
         )
+
+    def _camera(self, entry: StreamEntry) -> LiveVideo:
+        """What hands a live stream's images over."""
+        where, device = f"stream {entry.name!r}", self.opened.device
+        queue = self.sources.feeds[entry.name].frame_source
+        if not isinstance(queue, SubmissionQueue) or len(queue.streams) > 1:
+            raise UnsupportedError(
+                f"a model reads {entry.name!r} together with another stream",
+                where=where,
+                remedy="give it one stream; two cameras in step need a program with a Runner",
+            )
+        stream = queue.streams[entry.name]
+
+        def give(image: Array) -> None:
+            with contextlib.suppress(TimeUpError):  # no room, and the rule is to wait: a camera does not
+                queue.put({entry.name: stream.forms(image, copy=False)}, timeout_s=0)
+
+        cores = {device.host_core, *(unit.core for unit in device.target.units if device.capabilities.runs_on_host)}
+        return LiveVideo(entry.source, where, give, but=cores)
 
     def _all_jobs(self, ports: Sequence[Sequence[Port]], *, frames: bool) -> list[list[Job]]:
         """Of the stages of each model's replicas; a model is made after those that it reads.
@@ -754,11 +780,15 @@ class Session:
 
         if injected is not None:
             injected.patience_ns = max(patience.values())
+        for camera in self._cameras:
+            camera.start()
         try:
             watched(self.group, injected or device, patience, keep_beat)
         except FramefitError as error:  # of the device, a sink, a stream
             return error
         finally:
+            for camera in self._cameras:
+                camera.stop()
             if injected is not None:
                 injected.disarm()
         return None

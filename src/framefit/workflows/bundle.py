@@ -102,7 +102,7 @@ def _write_plan(planned: Plan, part: Path) -> None:
     copied = {
         stream.name: _copied(Path(stream.source), part / "streams" / stream.name)
         for stream in planned.workload.streams
-        if stream.source != "synthetic" and not names_function(stream.source)
+        if stream.is_file
     }
     target = planned.workload.target
     if target != "cpu":
