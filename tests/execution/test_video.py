@@ -200,6 +200,28 @@ def test_a_live_source_that_fails_is_opened_again(
     assert "no such file" in caplog.text
 
 
+def test_a_decoder_that_fails_ends_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it raises becomes an error of the stream: nobody waits for ever."""
+
+    def broken(*_: object) -> Iterator[Array]:
+        yield np.zeros((32, 48, 3), np.uint8)
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr("framefit.execution.video._images", broken)
+    stream = open_stream(entry(write_video(tmp_path / "a.mp4", 3)), 0)
+    assert stream.read(0, RAW).shape == (32, 48, 3)
+    with pytest.raises(InputError, match="cannot be read as a video: out of order"):
+        stream.has(1)
+
+
+def test_a_camera_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """To plan without its shape it has to be opened; the remedy is not to convert it."""
+    missing = StreamEntry(name="camera", source="tcp://127.0.0.1:9")
+    with pytest.raises(InputError, match=r"tcp://127\.0\.0\.1:9 cannot be read") as caught:
+        frame_shape(missing)
+    assert "set shape" in str(caught.value.remedy)
+
+
 def test_live_sources_have_no_virtual_time(tmp_path: Path) -> None:
     """They are planned for by their shape, and simulated without frames; with outputs they are refused."""
     app = write_app(

@@ -94,7 +94,7 @@ class DecodedVideo:
 class LiveVideo:
     """A camera or an address that is watched on a thread of its own; each image is handed over at once.
 
-    Where it ends or fails it is opened again after a second, until :meth:`stop`: windows without an image are counted,
+    Where it ends or fails it is opened again every second, until :meth:`stop`: windows without an image are counted,
     and a camera that is plugged in again goes on.
 
     Args:
@@ -122,7 +122,9 @@ class LiveVideo:
         others = set(available_cores()) - self._but
         if others and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, others)
+        reason = ""
         while not self._stopped.is_set():
+            before = reason
             try:
                 with _opened(self._source, self._where) as (container, video):
                     for image in _images(container, video, self._source, self._where):
@@ -130,9 +132,10 @@ class LiveVideo:
                             return
                         self._give(image)
                 reason = "it has ended"
-            except FramefitError as error:
-                reason = error.what
-            logger.warning("%s: %s; it is opened again", self._where, reason)
+            except Exception as error:  # noqa: BLE001 - whatever a decoder raises, the run goes on
+                reason = error.what if isinstance(error, FramefitError) else repr(error)
+            if reason != before:
+                logger.warning("%s: %s; it is opened again every second", self._where, reason)
             self._stopped.wait(_AGAIN_S)
 
 
@@ -144,7 +147,10 @@ def video_shape(path: str | Path, where: str) -> tuple[int, int, int]:
         MissingExtraError: without the extra ``video``.
     """
     with _opened(path, where) as (_, video):
-        return video.codec_context.height, video.codec_context.width, 3
+        height, width = video.codec_context.height, video.codec_context.width
+    if not height or not width:
+        raise InputError(f"{path} does not say the size of its images", where=where, remedy="convert it, or set shape")
+    return height, width, 3
 
 
 @contextlib.contextmanager
@@ -184,6 +190,8 @@ def _decode(path: str | Path, where: str, ready: _Ready, stop: threading.Event) 
                 put(image)
     except FramefitError as error:
         put(error)
+    except Exception as error:  # noqa: BLE001 - or who waits for an image would wait for ever
+        put(_unreadable(path, where, error))
     else:
         put(None)
 
@@ -218,8 +226,10 @@ def _form(source: str) -> dict[str, Any]:
 
 def _unreadable(path: str | Path, where: str, error: Exception) -> InputError:
     reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+    live = bool(_form(str(path)))
+    convert = f"convert it: ffmpeg -i {Path(path).name} -c:v libx264 new.mp4"
     return InputError(
         f"{path} cannot be read as a video: {reason}",
         where=where,
-        remedy=f"convert it: ffmpeg -i {Path(path).name} -c:v libx264 new.mp4",
+        remedy="check that it is there and sends images, or set shape to plan without it" if live else convert,
     )
