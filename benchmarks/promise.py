@@ -45,7 +45,9 @@ def right(model: Path | Model, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.asarray(scores.reshape(len(x), -1).argmax(axis=1) == y)
 
 
-def deployed(part: str, model: Path, data: Path, folder: Path, seed: int, max_drop: float) -> tuple[Path | None, Row]:
+def deployed(
+    part: str, model: Path, data: Path, folder: Path, seed: int, max_drop: float, cycles: float
+) -> tuple[Path | None, Row]:
     """What a verb deploys, and its own figures."""
     if part == "treeify":
         made = framefit.treeify(model, data, max_drop=max_drop, seed=seed, output=folder / "out")
@@ -60,7 +62,7 @@ def deployed(part: str, model: Path, data: Path, folder: Path, seed: int, max_dr
             "told_drop": drop,
         }
     found = framefit.sparsify(
-        model, data, "vpu", cycles=0.5, accuracy_drop=max_drop, seed=seed, compare=False, output=folder / "out"
+        model, data, "vpu", cycles=cycles, accuracy_drop=max_drop, seed=seed, compare=False, output=folder / "out"
     ).result
     row: Row = {"decision": found.decision, "told_drop": found.acceptance.drop if found.acceptance else None}
     return (folder / "out" / "model.onnx" if found.decision == "deploy" else None), row
@@ -73,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--network", action="append", required=True, metavar="NAME=MODEL,DATA")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--max-drop", type=float, default=0.01)
+    parser.add_argument("--cycles", type=float, default=0.6, help="that sparsify leaves on vpu")
     given = parser.parse_args(arguments)
     rows: list[Row] = []
     for seed in range(given.seeds):
@@ -82,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             with tempfile.TemporaryDirectory() as place:
                 folder = Path(place)
                 known, x, y = parted(data, folder, seed)
-                path, row = deployed(given.part, model, known, folder, seed, given.max_drop)
+                path, row = deployed(given.part, model, known, folder, seed, given.max_drop, given.cycles)
                 if path is not None:
                     losses = right(model, x, y).astype(float) - right(path, x, y)
                     row |= {"drop": float(losses.mean()), "interval": paired_interval(losses), "images": len(x)}
@@ -94,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     networks = " ".join(f"--network {text.partition('=')[0]}=MODEL,DATA" for text in given.network)
     figures = {
         "max_drop": given.max_drop,
+        "cycles": given.cycles if given.part == "sparsify" else None,
         "runs": len(rows),
         "deployed": len(drops),
         "kept": kept,

@@ -101,6 +101,7 @@ def test_whole_numbers_are_inputs_too(tmp_path: Path) -> None:
         ({"x": (9, 4, 10)}, {"hid": "next_hidden"}, "no input 'hid'"),
         ({"x": (9, 4, 10)}, {"hidden": "speech"}, "'hidden' is 1 x 1 x 8, but 'speech' is 4 x 1"),
         ({"x": (9, 4, 10)}, {}, "no array sound, hidden, cell"),
+        ({"x": (9, 4, 10)}, {"": "hidden"}, "'hidden' is not of the form INPUT=OUTPUT"),
         ({"sound": (9, 4, 10), "hidden": (9, 8), "cell": (8, 8)}, {}, "sound: 9, hidden: 9, cell: 8"),
     ],
 )
@@ -111,6 +112,19 @@ def test_what_does_not_fit_is_named(
     np.savez(tmp_path / "x.npz", **{name: np.zeros(shape, np.float32) for name, shape in arrays.items()})
     with pytest.raises((InputError, MismatchError), match=what):
         joined_examples(networks.lstm(), tmp_path / "x.npz", states)
+
+
+def test_options_that_may_be_missing_are_named(tmp_path: Path) -> None:
+    """A single number may never change; what has the shape of one output may be its last value."""
+    b = GraphBuilder("voice", 0)
+    x, state, gain = b.input("x", (1, 4)), b.input("state", (1, 6)), b.input("gain", ())
+    b.output(b.op("Mul", x, gain), "loud")
+    b.output(b.op("Tanh", state), "next_state")
+    np.savez(tmp_path / "x.npz", y=np.zeros((9, 4), np.float32))
+    with pytest.raises(MismatchError) as caught:
+        joined_examples(b.build(), tmp_path / "x.npz", {})
+    assert "--state state=next_state" in str(caught.value.remedy)
+    assert "--constant gain=NUMBER" in str(caught.value.remedy)
 
 
 def test_inputs_without_a_batch_are_refused() -> None:

@@ -7,7 +7,7 @@ of all their numbers, which the network takes apart (:meth:`~framefit.training.n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.arrays import ArrayFile
-from framefit.core.model import Model
+from framefit.core.model import Model, TensorInfo
 from framefit.errors import InputError, MismatchError
 from framefit.training.extra import torch
 from framefit.training.network import Network, to_torch
@@ -52,7 +52,8 @@ def joined_examples(model: Model, source: Any, states: Mapping[str, str]) -> tup
     if not given:
         raise InputError("every input is a state", where=model.name, remedy="name those that are fed from outside")
     arrays = {
-        name: _fitting(name, array, given[name].shape or (), source) for name, array in _arrays(source, given).items()
+        name: _fitting(name, array, given[name].shape or (), source)
+        for name, array in _arrays(source, given, model).items()
     }
     counts = {name: len(array) for name, array in arrays.items()}
     if len(set(counts.values())) > 1:
@@ -69,6 +70,8 @@ def _check_states(model: Model, states: Mapping[str, str]) -> None:
     inputs, outputs = ({tensor.name: tensor for tensor in each} for each in (model.inputs, model.outputs))
     for source, target in states.items():
         for name, known in ((source, inputs), (target, outputs)):
+            if not source:
+                raise InputError(f"{target!r} is not of the form INPUT=OUTPUT", where="--state", remedy="name both")
             if name not in known:
                 raise InputError(
                     f"no {'input' if known is inputs else 'output'} {name!r}",
@@ -84,10 +87,11 @@ def _check_states(model: Model, states: Mapping[str, str]) -> None:
             )
 
 
-def _arrays(source: Any, given: Mapping[str, Any]) -> dict[str, Array]:
+def _arrays(source: Any, given: Mapping[str, TensorInfo], model: Model) -> dict[str, Array]:
     """The file's array for each input."""
     names = ", ".join(given)
     form = f"store {names}" + ("; or x" if len(given) == 1 else "") + ", one example behind the other, in an .npz"
+    form += "".join(f"; or say {hint}" for hint in _hints(given.values(), model))
     if not isinstance(source, str | Path) or Path(source).suffix != ".npz":
         raise MismatchError("the model has several inputs", where=str(source), remedy=form)
     file = ArrayFile(Path(source))
@@ -101,6 +105,18 @@ def _arrays(source: Any, given: Mapping[str, Any]) -> dict[str, Array]:
         )
     read = file.read(keys.values())
     return {name: read[key] for name, key in keys.items()}
+
+
+def _hints(given: Iterable[TensorInfo], model: Model) -> list[str]:
+    """Options for inputs that may be no part of an example: single numbers, and what has the shape of one output."""
+    hints = []
+    for tensor in given:
+        alike = [output.name for output in model.outputs if output.shape == tensor.shape]
+        if not tensor.shape:
+            hints.append(f"--constant {tensor.name}=NUMBER")
+        elif len(alike) == 1:
+            hints.append(f"--state {tensor.name}={alike[0]}")
+    return hints
 
 
 def _fitting(name: str, array: Array, shape: tuple[int, ...], source: Any) -> npt.NDArray[np.float32]:
