@@ -49,7 +49,7 @@ def test_more_images_decide_what_few_cannot() -> None:
     """The same loss is undecided on 300 images, says how many would do, and is deployed on these."""
     few = judge(_lost(3, 4, 300, 0.01), 0.4, threshold(0.5))
     assert few.decision == "retrain"
-    told = re.search(r"about ([\d,]+) test images", few.reasons[1])
+    told = re.search(r"about ([\d,]+) test examples", few.reasons[1])
     assert told is not None
     enough = int(told[1].replace(",", "")) // 300 + 1
     assert judge(_lost(3 * enough, 4 * enough, 300 * enough, 0.01), 0.4, threshold(0.5)).decision == "deploy"

@@ -83,7 +83,7 @@ def test_too_few_test_images_verify_nothing(tmp_path: Path) -> None:
     labels = np.arange(100) % 2
     x = np.eye(2, dtype=np.float32)[labels]
     np.savez(tmp_path / "data.npz", x_train=x, y_train=labels, x_test=x[:12], y_test=labels[:12])
-    with pytest.raises(InfeasibleError, match="12 test images are too few"):
+    with pytest.raises(InfeasibleError, match="12 test examples are too few"):
         unseen_data(lambda x: x, load_data(tmp_path / "data.npz"), seed=0)
 
 

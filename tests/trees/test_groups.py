@@ -152,6 +152,19 @@ def test_residual_blocks_are_whole() -> None:
     assert names == [0, 1, 3, 4]
 
 
+def test_no_group_ends_where_a_later_layer_reads_the_input() -> None:
+    """The input is in no cut, since every segment gets it; between such layers nothing is connected by one tensor."""
+    b = GraphBuilder("sides", 1)
+    x = b.input("image", (1, 1, 8, 8))
+    y = b.op("Concat", *(b.conv(x, 4, kernel=size, activation="Relu") for size in (3, 5)), axis=1)
+    b.output(b.dense(b.op("Flatten", b.op("GlobalAveragePool", b.conv(y, 6, activation="Relu"))), 2), "classes")
+    model = b.build()
+    assert [place.weighted for place in boundaries(model)] == [0, 2, 3, 4]
+    for place in boundaries(model)[1:-1]:
+        segment = model.segment(place.position, len(model.layers) - 1)
+        assert [tensor.name for tensor in segment.inputs] == [place.tensor]
+
+
 def test_vectors_have_no_patch() -> None:
     """Between fully connected layers every element is a feature; so it is in front of a pooled classifier."""
     b = GraphBuilder("dense")

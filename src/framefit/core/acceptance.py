@@ -19,9 +19,9 @@ _MEASURED: dict[Measure, str] = {
     "outputs": "agreement of outputs",
 }
 _UNITS: dict[Unseen, tuple[str, str]] = {
-    "validation": ("validation image", "validation images"),
-    "test": ("test image", "test images"),
-    "part of test": ("test image", "test images"),
+    "validation": ("validation example", "validation examples"),
+    "test": ("test example", "test examples"),
+    "part of test": ("test example", "test examples"),
     "frames": ("frame", "frames"),
 }
 

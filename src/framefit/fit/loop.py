@@ -526,7 +526,7 @@ class FitLoop:
                 within = False
                 low, high = test.interval
                 self._lost.append(
-                    f"{name!r} lost {100 * test.drop:.2f} points on its {test.images:,} test images, "
+                    f"{name!r} lost {100 * test.drop:.2f} points on its {test.images:,} test examples, "
                     f"{100 * self.settings.max_drop:g} are allowed (90 %: {100 * low:.1f} to {100 * high:.1f} % right)"
                 )
         return within

@@ -224,7 +224,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         threshold = result.threshold.top1
         low, high = first.top1_interval
         interval = f"{100 * low:.2f} to {100 * high:.2f} %"
-        accuracy = f"feedback: top-1 {100 * first.top1:.2f} % ({interval}) on {first.images:,} new images"
+        accuracy = f"feedback: top-1 {100 * first.top1:.2f} % ({interval}) on {first.images:,} new examples"
         if first.top1 >= threshold and override != "retrain":
             note = f"{accuracy}, at least the threshold {100 * threshold:.2f} %: not trained again"
             result = msgspec.structs.replace(result, notes=(*result.notes, note))
@@ -412,7 +412,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         def check() -> None:
             now = self._judged(network, validation)
             if now.top1 < known.top1 and now.loss > known.loss:
-                what = f"top-1 {100 * known.top1:.2f} -> {100 * now.top1:.2f} % on {now.images:,} images that decide"
+                what = f"top-1 {100 * known.top1:.2f} -> {100 * now.top1:.2f} % on {now.images:,} examples that decide"
                 raise DivergedError(what, where="fine-tuning", remedy="lower the learning rate")
 
         tuning = fine_tune_or_keep(

@@ -50,8 +50,8 @@ def judge(acceptance: Acceptance, cycles_ratio: float, threshold: Threshold) -> 
     if low > acceptance.max_drop:
         return Verdict("discard", (within, f"{acceptance.text}: all of the interval is above that"))
     images = acceptance.deciding
-    many = "no number of test images decides" if images is None else f"about {images:,} test images would decide"
-    more = f"{many}; train for longer, give more test images, or allow a greater drop"
+    many = "no number of test examples decides" if images is None else f"about {images:,} test examples would decide"
+    more = f"{many}; train for longer, give more test examples, or allow a greater drop"
     return Verdict("retrain", (within, f"{acceptance.text}: the interval does not exclude that; {more}"))
 
 

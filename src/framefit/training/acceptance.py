@@ -86,7 +86,7 @@ def unseen_data(network: Any, data: Dataset, *, seed: int, trained_here: bool = 
     part = len(order) // _CHOICE
     if part < _LEAST:
         raise InfeasibleError(
-            f"not verified: {len(order)} test images are too few for a choice and a final test",
+            f"not verified: {len(order)} test examples are too few for a choice and a final test",
             where="data",
             remedy=f"give at least {_CHOICE * _LEAST}, or x_val, y_val",
         )

@@ -50,8 +50,16 @@ def boundaries(model: Model) -> tuple[Boundary, ...]:
     if len(model.inputs) != 1 or not model.inputs[0].shape:
         return ()
     weighted = [any(node.op in WEIGHTED for node in nodes) for nodes in model.nodes]
-    places: dict[int, Boundary] = {0: Boundary(model.inputs[0].name, model.inputs[0].shape[1:], 0, 0)}
+    source = model.inputs[0].name
+    places: dict[int, Boundary] = {0: Boundary(source, model.inputs[0].shape[1:], 0, 0)}
+    readers = [
+        place
+        for place, nodes in enumerate(model.nodes)
+        if any(operand is not None and operand.name == source for node in nodes for operand in node.inputs)
+    ]
     for cut in model.cuts:
+        if cut.position <= max(readers, default=0):  # the input is no tensor of a cut, and connects what reads it, too
+            continue
         tensor = cut.tensors[0] if len(cut.tensors) == 1 and cut.obstacle is None else None
         if tensor is None or not tensor.shape or len(tensor.shape) < 2 or tensor.dtype != "float32":
             continue

@@ -113,7 +113,7 @@ def _quantities(result: FitResult) -> Iterator[Quantity]:
         worst = max(tested, key=lambda model: model.test.drop if model.test else 0.0)
         assert worst.test is not None
         drop = worst.test.drop
-        remark = f"{worst.name}, on {worst.test.images:,} test images; allowed: {_points(result.settings.max_drop)}"
+        remark = f"{worst.name}, on {worst.test.images:,} test examples; allowed: {_points(result.settings.max_drop)}"
         yield Quantity("Accuracy lost", drop, _points(drop), remark, "less", card=True)
     kept = sum(step.outcome == "kept" for step in result.steps)
     yield Quantity("Steps", len(result.steps), f"{kept} kept", f"of {len(result.steps)} taken", card=True)
@@ -245,7 +245,7 @@ def _models(result: FitResult) -> Section:
                 model.path,
             )
         )
-    figures = (f"test {_score(result)} before", "after, 90 %", "lost", "test images", "lost (validation)")
+    figures = (f"test {_score(result)} before", "after, 90 %", "lost", "test examples", "lost (validation)")
     changed = columns(("model",), figures, ("now", "file"))
     agreeing = [m.test.acceptance for m in result.models if m.test is not None and m.test.acceptance is not None]
     note = " ".join(f"{one.text}." for one in agreeing if one.measure != "top1")

@@ -70,7 +70,7 @@ def _quantities(result: SparsityResult) -> Iterator[Quantity]:
     if chosen is not None:
         remark = f"of {dense.cycles:,}; asked: {format_ratio(result.target_cycles_ratio)}"
         yield Quantity("Cycles", chosen.cycles_ratio, format_ratio(chosen.cycles_ratio), remark, "less", card=True)
-        remark = f"dense {format_percent(dense.top1)}, {dense.images:,} test images"
+        remark = f"dense {format_percent(dense.top1)}, {dense.images:,} test examples"
         yield Quantity(_score(result).capitalize(), chosen.top1, format_percent(chosen.top1), remark, "more", card=True)
         before = f"before fine-tuning {format_percent(chosen.top1_before_finetune)}"
         remark = before if chosen.finetune_epochs else "not fine-tuned"
@@ -79,7 +79,7 @@ def _quantities(result: SparsityResult) -> Iterator[Quantity]:
         remark, pruned = f"{chosen.zeros:,} of {chosen.parameters:,} left are zero", chosen.sparsity_ratio
         yield Quantity("Weights pruned", pruned, format_ratio(pruned), remark, "more", card=True)
     spent = result.ledger
-    remark = f"{spent.images_forwarded:,} images forwarded"
+    remark = f"{spent.images_forwarded:,} examples forwarded"
     yield Quantity("Search", spent.seconds, f"{spent.seconds:,.0f} s", remark, "less", card=True)
     yield Quantity("Evaluations", spent.evaluations, f"{spent.evaluations:,}", "", "less", card=True)
 
@@ -268,7 +268,7 @@ def _zeros(named: Sequence[tuple[str, SparsityResult]]) -> Iterator[Chart]:
 
 
 def _best_lines(named: Sequence[tuple[str, SparsityResult]]) -> list[Line]:
-    """Best so far of each solver, over the images forwarded."""
+    """Best so far of each solver, over the examples forwarded."""
     lines: list[Line] = []
     for name, result in named:
         for solver in dict.fromkeys(point.solver for point in result.curve):
@@ -285,8 +285,8 @@ def _curves(named: Sequence[tuple[str, SparsityResult]]) -> Iterator[Chart]:
         yield Chart(
             title="Best so far",
             summary=f"Of each solver, on the validation subset. Best: {best.solver}, {format_percent(best.top1)} after "
-            f"{best.images_forwarded:,} images.",
-            x=Axis(name="images forwarded", unit="thousands"),
+            f"{best.images_forwarded:,} examples.",
+            x=Axis(name="examples forwarded", unit="thousands"),
             y=Axis(name=f"validation {_score(named[0][1])}", unit="%"),
             lines=tuple(lines),
         )
@@ -306,7 +306,7 @@ def write_sparsity_files(folder: Path, result: SparsityResult) -> None:
     best = _best_lines([("", result)])
     write_text(
         folder / "search.svg",
-        svg_chart("Best so far", "images forwarded, thousands", f"validation {_score(result)}, %", best),
+        svg_chart("Best so far", "examples forwarded, thousands", f"validation {_score(result)}, %", best),
     )
 
 
