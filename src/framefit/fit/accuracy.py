@@ -6,7 +6,7 @@ import difflib
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -147,16 +147,19 @@ class Labelled:
     def final(self, fitted: FittedModel, path: Path) -> FinalAccuracy:
         """What became of a model, on data that decided nothing before."""
         from framefit.training.acceptance import compared_on
+        from framefit.training.evaluate import evaluate
+        from framefit.training.joined import InSequence
 
         entry, unseen = self._entries[fitted.name], self.unseen(fitted.name)
-        models = opened(entry), opened(entry, path)
-        original, changed = map(predictor, models)
-        after = self._judged(models[1], unseen.final)
-        if entry.state:
-            from framefit.training.joined import InSequence
+        model = opened(entry, path)
+        original, changed = predictor(opened(entry)), predictor(model)
 
-            changed = InSequence(models[1], changed, entry.state)
-        acceptance = compared_on(original, changed, unseen.final, self._max_drop, unseen.final_from)
+        def running() -> Any:
+            """What became of the model, from the first example on, as it runs: with its own states."""
+            return InSequence(model, changed, entry.state) if entry.state else changed
+
+        after = evaluate(running(), unseen.final)
+        acceptance = compared_on(original, running(), unseen.final, self._max_drop, unseen.final_from)
         return FinalAccuracy(
             top1=(acceptance.before, acceptance.after),
             interval=after.top1_interval,
@@ -199,13 +202,13 @@ class Labelled:
         return data
 
     def _read(self, name: str, source: str) -> Dataset:
-        from framefit.training.data import Unlabelled, open_data
+        from framefit.training.data import ExampleInputs, open_data
         from framefit.training.joined import joined_examples
 
         entry = self._entries[name]
         model = opened(entry)
         several = len(model.inputs) > 1
-        examples = Unlabelled(*joined_examples(model, source, entry.state)) if several else source
+        examples = ExampleInputs(*joined_examples(model, source, entry.state)) if several else source
         preprocess = entry.preprocess if Path(source).is_dir() else None
         mean, std = (None, None) if preprocess is None else _normalising(preprocess, source)
         return open_data(

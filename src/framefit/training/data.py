@@ -328,7 +328,7 @@ class Feeds(NamedTuple):
     states: Mapping[str, str] = {}
 
 
-class Unlabelled(NamedTuple):
+class ExampleInputs(NamedTuple):
     """Examples without labels that are read already.
 
     Attributes:
@@ -489,7 +489,7 @@ def _read(
     source: str | Path | Iterable[Any], size: tuple[int, int] | None, channels: int | None
 ) -> tuple[tuple[str, ...], Examples, Examples | None, Callable[[], Examples] | None]:
     """Class names, training and validation examples, and a function that reads test examples; ``None``: none given."""
-    if isinstance(source, Unlabelled):
+    if isinstance(source, ExampleInputs):
         whole, *held = (_checked(x, np.zeros(len(x), np.int64), "data") for x in source if x is not None)
         return ("0",), whole, None, (lambda: held[0]) if held else None
     if not isinstance(source, str | Path):
@@ -544,7 +544,7 @@ def _from_npz(path: Path) -> list[Examples]:
 
 def _without_labels(source: object) -> bool:
     """Whether it is an ``.npz`` with inputs and no labels, or such examples."""
-    if isinstance(source, Unlabelled):
+    if isinstance(source, ExampleInputs):
         return True
     if not isinstance(source, str | Path) or Path(source).suffix != ".npz":
         return False
@@ -808,7 +808,7 @@ def _opened_together(
     if (len(opened.inputs) > 1 or feeds.states) and not isinstance(data, Dataset):
         from framefit.training.joined import joined_examples  # loads torch
 
-        source = Unlabelled(*joined_examples(opened, data, feeds.states))
+        source = ExampleInputs(*joined_examples(opened, data, feeds.states))
     return opened, split(source, opened.example_shape, lambda: _outputs_of(opened))
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import tempfile
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -229,11 +228,10 @@ class Network(torch.nn.Module):  # type: ignore[misc]
                 where=self.model.name,
                 remedy="give what never changes with --constant INPUT=NUMBER",
             )
-        taken, first = [], 0
+        taken = []
         for tensor, axis in zip(self.model.inputs, self._batch_axes[0], strict=True):
             rest = [size for place, size in enumerate(tensor.shape or ()) if place != axis]
-            part = rows[:, first : first + math.prod(rest)].reshape(len(rows), *rest)
-            first += math.prod(rest)
+            part = rows[:, self.model.columns[tensor.name]].reshape(len(rows), *rest)
             taken.append(part.movedim(0, axis).to(getattr(torch, tensor.dtype)))
         return tuple(taken)
 

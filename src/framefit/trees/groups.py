@@ -52,13 +52,14 @@ def boundaries(model: Model) -> tuple[Boundary, ...]:
     weighted = [any(node.op in WEIGHTED for node in nodes) for nodes in model.nodes]
     source = model.inputs[0].name
     places: dict[int, Boundary] = {0: Boundary(source, model.inputs[0].shape[1:], 0, 0)}
-    readers = [
+    readers = (
         place
         for place, nodes in enumerate(model.nodes)
         if any(operand is not None and operand.name == source for node in nodes for operand in node.inputs)
-    ]
+    )
+    last_reader = max(readers, default=0)
     for cut in model.cuts:
-        if cut.position <= max(readers, default=0):  # the input is no tensor of a cut, and connects what reads it, too
+        if cut.position <= last_reader:  # the input is no tensor of a cut, and connects what reads it, too
             continue
         tensor = cut.tensors[0] if len(cut.tensors) == 1 and cut.obstacle is None else None
         if tensor is None or not tensor.shape or len(tensor.shape) < 2 or tensor.dtype != "float32":

@@ -152,14 +152,14 @@ class Model:
         """Graph inputs, without initializers."""
         return tuple(self._index.tensor(value) for value in self._ir.graph.inputs)
 
-    @property
+    @cached_property
     def example_shape(self) -> tuple[int, ...]:
         """Shape of an example: the only input's without the batch; of several inputs all their numbers, in one row."""
         if len(self.inputs) > 1:
             return (sum(math.prod(tensor.shape or ()) for tensor in self.inputs),)
         return tuple((self.inputs[0].shape or ())[1:]) if self.inputs else ()
 
-    @property
+    @cached_property
     def columns(self) -> dict[str, slice]:
         """Input -> its numbers in the row of an example of several inputs, see ``example_shape``."""
         ends = itertools.accumulate((math.prod(tensor.shape or ()) for tensor in self.inputs), initial=0)
