@@ -197,7 +197,7 @@ def test_sounds_that_cannot_be_used(tmp_path: Path) -> None:
     [
         ({"source": "a.wav"}, "block, the samples of a frame, is missing"),
         ({"source": "a.wav", "block": 0}, "must be 1 or more"),
-        ({"source": "a.npz", "hop": 2}, "go with a source that is a .wav"),
+        ({"source": "a.npz", "hop": 2}, "go with a source of sound"),
     ],
 )
 def test_blocks_are_of_sounds(keys: dict[str, Any], message: str) -> None:

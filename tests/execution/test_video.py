@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
-import socket
-import subprocess
 import sys
 import threading
 import time
@@ -16,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from framefit import InputError, run, simulate
+from framefit import InputError, simulate
 from framefit.core.model import TensorInfo
 from framefit.core.workload import StreamEntry
 from framefit.devices.device import Array
 from framefit.devices.host import available_cores, pinned
-from framefit.errors import MissingExtraError, UnsupportedError
+from framefit.errors import MissingExtraError
 from framefit.execution.streams import EndOfStream, check_stream, frame_shape, open_stream
-from framefit.execution.video import DecodedVideo, LiveVideo
+from framefit.execution.video import DecodedVideo
 from workloads import write_app, write_models
 
 av = pytest.importorskip("av")
@@ -138,68 +135,6 @@ def test_a_workload_reads_a_video(tmp_path: Path) -> None:
         assert all(len(np.unique(rows.round(5), axis=0)) == 25 for rows in several)
 
 
-_SENDER = """
-import sys, time
-import av, numpy as np
-with av.open(sys.argv[1], "w", format="mpegts") as container:
-    video = container.add_stream("mpeg2video", rate=30)
-    video.width, video.height, video.pix_fmt, video.gop_size, video.max_b_frames = 48, 32, "yuv420p", 5, 0
-    for number in range(10_000):
-        image = np.full((32, 48, 3), 8 * number % 256, np.uint8)
-        container.mux(video.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
-        time.sleep(1 / 30)
-"""
-
-
-@pytest.fixture
-def address() -> Iterator[str]:
-    """Where another process sends images, thirty a second."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"udp://127.0.0.1:{free.getsockname()[1]}"
-    with subprocess.Popen([sys.executable, "-c", _SENDER, f"{url}?pkt_size=1316"]) as sender:
-        yield url
-        sender.kill()
-
-
-def test_a_live_source_hands_over_what_comes(address: str) -> None:
-    """Images come one by one, without being asked for, until it is told to stop; the thread ends."""
-    came: list[Array] = []
-    enough = threading.Event()
-
-    def give(image: Array) -> None:
-        came.append(image)
-        if len(came) == 20:
-            enough.set()
-
-    camera = LiveVideo(address, "stream 'camera'", give, but=())
-    camera.start()
-    assert enough.wait(60)
-    camera.stop()
-    assert {image.shape for image in came} == {(32, 48, 3)}
-    assert len({int(image.mean()) for image in came[:20]}) > 10
-    camera._thread.join(20)
-    assert not camera._thread.is_alive()
-
-
-def test_a_live_source_that_fails_is_opened_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    """What ends, or is not there yet, is tried again; each time is logged."""
-    monkeypatch.setattr("framefit.execution.video._AGAIN_S", 0.01)
-    path, came = tmp_path / "a.mp4", threading.Event()
-    camera = LiveVideo(str(path), "stream 'camera'", lambda _: came.set(), but=())
-    with caplog.at_level(logging.WARNING, "framefit.execution.video"):
-        camera.start()
-        while not caplog.records:
-            time.sleep(0.01)
-        write_video(tmp_path / "b.mp4", 3).rename(path)
-        assert came.wait(30)
-        camera.stop()
-        camera._thread.join(10)
-    assert "no such file" in caplog.text
-
-
 def test_a_decoder_that_fails_ends_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it raises becomes an error of the stream: nobody waits for ever."""
 
@@ -207,48 +142,8 @@ def test_a_decoder_that_fails_ends_the_stream(tmp_path: Path, monkeypatch: pytes
         yield np.zeros((32, 48, 3), np.uint8)
         raise RuntimeError("out of order")
 
-    monkeypatch.setattr("framefit.execution.video._images", broken)
+    monkeypatch.setattr("framefit.execution.video.images", broken)
     stream = open_stream(entry(write_video(tmp_path / "a.mp4", 3)), 0)
     assert stream.read(0, RAW).shape == (32, 48, 3)
     with pytest.raises(InputError, match="cannot be read as a video: out of order"):
         stream.has(1)
-
-
-def test_a_camera_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """To plan without its shape it has to be opened; the remedy is not to convert it."""
-    missing = StreamEntry(name="camera", source="tcp://127.0.0.1:9")
-    with pytest.raises(InputError, match=r"tcp://127\.0\.0\.1:9 cannot be read") as caught:
-        frame_shape(missing)
-    assert "set shape" in str(caught.value.remedy)
-
-
-def test_live_sources_have_no_virtual_time(tmp_path: Path) -> None:
-    """They are planned for by their shape, and simulated without frames; with outputs they are refused."""
-    app = write_app(
-        write_models(tmp_path),
-        stream='source = "rtsp://camera.local/1"\nshape = [32, 48, 3]',
-        model="preprocess = { scale = 0.01 }",
-        last="preprocess = { scale = 0.01 }",
-        target="micro-npu",
-    )
-    assert simulate(app, windows=20, output=tmp_path / "run").metrics.windows == 20
-    with pytest.raises(UnsupportedError, match="is a live source, and a simulation"):
-        simulate(app, windows=20, outputs=True, output=tmp_path / "other")
-
-
-@pytest.mark.timed
-def test_a_run_takes_the_images_of_a_live_source(tmp_path: Path, address: str) -> None:
-    """Windows before the first image are empty; from then on images are done in time."""
-    app = write_app(
-        write_models(tmp_path),
-        background=(),
-        stream=f'source = "{address}"\nshape = [32, 48, 3]',
-        model="preprocess = { scale = 0.01 }",
-        rate_hz=30,
-    )
-    result = run(app, seconds=5, output=tmp_path / "run")
-    (model,) = result.metrics.models
-    (stream,) = result.metrics.streams
-    assert model.completed > 30
-    assert model.missed == 0
-    assert stream.empty_windows + model.completed >= result.metrics.windows - 3

@@ -200,20 +200,5 @@ def read_bundle(folder: Path) -> tuple[Bundle, Timetable, Workload]:
     sys.dont_write_bytecode = True
     bundle, timetable = read_record(folder / MANIFEST, Bundle), read_record(folder / _TIMETABLE, Timetable)
     assert timetable.source is not None
-    return bundle, timetable, _at(timetable.source.workload, folder.resolve())
-
-
-def _at(workload: Workload, folder: Path) -> Workload:
-    """A workload whose files are those of the bundle."""
-    replace = msgspec.structs.replace
-    return replace(
-        workload,
-        target=absolute_target(workload.target, folder),
-        streams=tuple(
-            replace(one, source=str(folder / one.source)) if one.is_file else one for one in workload.streams
-        ),
-        outputs=tuple(
-            replace(one, sink=str(folder / one.sink)) if one.sink.endswith((".npz", ".jsonl")) else one
-            for one in workload.outputs
-        ),
-    )
+    workload, folder = timetable.source.workload.with_files(folder.resolve()), folder.resolve()
+    return bundle, timetable, msgspec.structs.replace(workload, target=absolute_target(workload.target, folder))

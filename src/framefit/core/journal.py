@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import io
+import itertools
 import os
 import platform
 import shutil
@@ -37,6 +38,7 @@ __all__ = [
     "JournalFile",
     "claimed",
     "journal_parts",
+    "numbered_files",
     "read_lines",
     "read_rows",
     "released",
@@ -66,6 +68,9 @@ class JournalFile:
         self._journal = journal
         self._path = path
         self._pending: deque[Data | Callable[[], Data]] = deque()
+        self._rotation: tuple[int, int] | None = None
+        self.observer: Callable[[Data], None] | None = None
+        """Called with appended bytes, by the thread that appends them."""
         self._written = size
         self._file: BinaryIO | None = None
         self._lock = threading.Lock()  # between writing and reading threads
@@ -80,8 +85,19 @@ class JournalFile:
         """Whether the recording has ended."""
         return self._journal.failure is not None
 
+    def rotate(self, size: int, keep: int) -> None:
+        """From now on a file of this size gets a number, and a new one begins; the oldest of them are deleted.
+
+        Args:
+            size: bytes that a file with a name must reach.
+            keep: how many earlier files stay; see :func:`numbered_files`.
+        """
+        self._rotation = (size, keep)
+
     def append(self, data: Data | Callable[[], Data]) -> None:
         """Append bytes, or a function that makes them in the writing thread; returns at once."""
+        if self.observer is not None and not callable(data):
+            self.observer(data)
         if self._journal.failure is None:
             self._pending.append(data)
             if not self._journal.in_thread:
@@ -142,6 +158,8 @@ class JournalFile:
     def _write(self, data: Data | Callable[[], Data]) -> None:
         if callable(data):
             data = data()
+        if self._rotation is not None and self._path is not None and self._written >= self._rotation[0]:
+            self._begin_anew(self._path, self._rotation[1])
         if self._file is None:
             if self._path is None:
                 self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - open as long as this object lives
@@ -155,6 +173,16 @@ class JournalFile:
             if self._path is not None:  # otherwise it is tried again from the beginning
                 self._written = at
         self._written = at
+
+    def _begin_anew(self, path: Path, keep: int) -> None:
+        """Number the file that is full, and those before it."""
+        files = [path, *numbered_files(path, keep)]
+        for newer, older in reversed(list(itertools.pairwise(files))):
+            if newer.exists():
+                newer.replace(older)
+        if self._file is not None:
+            self._file.close()
+        self._file, self._written = None, 0
 
 
 class Journal:
@@ -188,6 +216,12 @@ class Journal:
         if self.folder is None:
             return JournalFile(self, None)
         return self._files.setdefault(name, JournalFile(self, self.folder / name))
+
+    def observe(self, prefix: str, observer: Callable[[Data], None]) -> None:
+        """Have what is appended to files whose names begin so handed to a function, too, which returns at once."""
+        for name, file in self._files.items():
+            if name.startswith(prefix):
+                file.observer = observer
 
     def adopt(self, path: Path) -> JournalFile:
         """An existing file anywhere, which grows from its present end on."""
@@ -238,6 +272,11 @@ class Journal:
                 self._notes.write()  # last, since its lines refer to data in the other files
                 if ended:
                     return
+
+
+def numbered_files(path: Path, keep: int) -> list[Path]:
+    """Names of the earlier files of one that is rotated, newest first: ``x.1.jsonl``, ``x.2.jsonl``, ... ."""
+    return [path.with_name(f"{path.stem}.{number}{path.suffix}") for number in range(1, keep + 1)]
 
 
 def read_rows(path: Path, size: int) -> bytes:

@@ -32,6 +32,7 @@ __all__ = [
     "UnitEntry",
     "WhenFull",
     "Workload",
+    "address_scheme",
     "in_order",
     "load_workload",
     "names_function",
@@ -106,7 +107,9 @@ class RateChange(Record, kw_only=True):
         _need_positive("rate_hz", self.rate_hz)
 
 
-_LIVE = re.compile(r"(rtsp|rtsps|rtmp|http|https|srt|udp|tcp)://|/dev/video\d+$")
+_SINK_FILES = (".npz", ".parquet", ".jsonl")
+_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*)://")
+_CAMERA = re.compile(r"/dev/video\d+")
 
 
 class StreamEntry(Record, kw_only=True):
@@ -114,11 +117,12 @@ class StreamEntry(Record, kw_only=True):
 
     Attributes:
         source: "synthetic", a ``.npz``, ``.wav`` or video file, an image folder, "module:function" (a function
-            without arguments that yields arrays), or a live one: a camera (``/dev/video0``) or an address (``rtsp://``).
+            without arguments that yields arrays), or a live one: a camera (``/dev/video0``), a microphone
+            (``alsa://default``) or an address (``rtsp://``).
         shape: of one frame; for synthetic streams (default: what the models read) and live ones (default: what they
             say when they are opened).
         array: name of the array in the ``.npz``; its first axis counts frames.
-        block: samples of a frame of a ``.wav``.
+        block: samples of a frame of sound: of a ``.wav``, a microphone or an address.
         hop: samples from the begin of a frame to the begin of the next one; default: as many as a frame has.
         queue: number of frames that may wait for a model; default: 2, or 1, the newest, for background models that look
             at single images.
@@ -146,7 +150,7 @@ class StreamEntry(Record, kw_only=True):
     @property
     def live(self) -> bool:
         """Whether frames come whether or not they are asked for: of a camera, or from an address."""
-        return _LIVE.match(self.source) is not None
+        return _CAMERA.fullmatch(self.source) is not None or address_scheme(self.source) is not None
 
     @property
     def is_file(self) -> bool:
@@ -165,11 +169,11 @@ class StreamEntry(Record, kw_only=True):
             raise ValueError(f"changes must be in order of after_s, come after {after}")
         if self.queue is not None:
             _need_few("queue", self.queue)
-        sound = self.source.lower().endswith(".wav")
+        sound = self.source.startswith("alsa://") or (not self.live and self.source.lower().endswith(".wav"))
         if sound and self.block is None:
             raise ValueError("block, the samples of a frame, is missing: block = 160 is 10 ms at 16 kHz")
-        if not sound and (self.block is not None or self.hop is not None):
-            raise ValueError("block and hop go with a source that is a .wav file")
+        if not (sound or self.live) and (self.block is not None or self.hop is not None):
+            raise ValueError("block and hop go with a source of sound: a .wav file, a microphone or an address")
         if any(size is not None and size < 1 for size in (self.block, self.hop)):
             raise ValueError("block and hop must be 1 or more")
         if self.shape is not None and any(size < 1 for size in self.shape):
@@ -286,11 +290,34 @@ class ModelEntry(Record, kw_only=True):
 
 
 class OutputEntry(Record, kw_only=True):
-    """Where a model's outputs go: a ``.npz``, a ``.jsonl``, or "module:function"."""
+    """Where a model's outputs go.
+
+    Attributes:
+        model: whose outputs.
+        sink: a ``.npz``, ``.parquet`` or ``.jsonl`` file, "module:function", or an address (``mqtt://host/topic``).
+        tensors: names of the outputs; default: all.
+        rotate_mb: size at which a ``.jsonl`` becomes ``NAME.1.jsonl``, and a new one begins; default: it grows.
+        keep: number of such earlier files; the oldest are deleted.
+    """
 
     model: str
     sink: str
     tensors: tuple[str, ...] | None = None
+    rotate_mb: float | None = None
+    keep: int = 5
+
+    @property
+    def is_file(self) -> bool:
+        """Whether outputs go into a file."""
+        return address_scheme(self.sink) is None and self.sink.endswith(_SINK_FILES)
+
+    def __post_init__(self) -> None:
+        if self.rotate_mb is not None:
+            _need_positive("rotate_mb", self.rotate_mb)
+            if not (self.is_file and self.sink.endswith(".jsonl")):
+                raise ValueError(f"rotate_mb goes with a .jsonl, and the sink is {self.sink!r}")
+        if self.keep < 1:
+            raise ValueError(f"keep must be 1 or more, is {self.keep}")
 
 
 class UnitEntry(Record, kw_only=True):
@@ -474,7 +501,7 @@ class Workload(MachineSettings, kw_only=True):
         for output in self.outputs:
             if output.model not in self.model_names:
                 raise ValueError(f"outputs name a model {output.model!r}; models: {', '.join(self.model_names)}")
-        files = [output.sink for output in self.outputs if not names_function(output.sink)]
+        files = [output.sink for output in self.outputs if output.is_file]
         for sink in files:
             if files.count(sink) > 1:
                 raise ValueError(f"sink {sink!r} is used twice: the outputs would overwrite each other")
@@ -608,12 +635,27 @@ class Workload(MachineSettings, kw_only=True):
             window_ms=None if left else self.window_ms,
         )
 
+    def with_files(self, folder: Path) -> Workload:
+        """The same workload with the files of its streams and sinks in a folder."""
+        replace = msgspec.structs.replace
+        return replace(
+            self,
+            streams=tuple(replace(s, source=str(folder / s.source)) if s.is_file else s for s in self.streams),
+            outputs=tuple(replace(o, sink=str(folder / o.sink)) if o.is_file else o for o in self.outputs),
+        )
+
     @property
     def given_hz(self) -> float | None:
         """The given rate of windows, beside the streams' rates."""
         if self.rate_hz is not None:
             return self.rate_hz
         return None if self.window_ms is None else 1e3 / self.window_ms
+
+
+def address_scheme(text: str) -> str | None:
+    """What stands before ``://`` in an address; ``None`` where it is none."""
+    address = _ADDRESS.match(text)
+    return None if address is None else address[1]
 
 
 def names_function(text: str) -> bool:
@@ -679,13 +721,6 @@ def load_workload(path: str | Path) -> Workload:
         if "\0" in name or max(map(len, map(os.fsencode, Path(name).parts)), default=0) > _MOST_NAME:
             raise InputError(f"{name[:40]!r} ... is not a possible file name", where=path, remedy="correct it")
     models = tuple(msgspec.structs.replace(m, path=str(folder / m.path)) for m in workload.models)
-    streams = tuple(
-        msgspec.structs.replace(s, source=str(folder / s.source)) if s.is_file else s for s in workload.streams
-    )
-    outputs = tuple(
-        msgspec.structs.replace(o, sink=str(folder / o.sink)) if o.sink.endswith((".npz", ".jsonl")) else o
-        for o in workload.outputs
-    )
     for index, model in enumerate(models):
         if not Path(model.path).is_file():
             raise InputError(f"$.models[{index}].path: no such file {model.path}", where=path, remedy="check the path")
@@ -699,9 +734,7 @@ def load_workload(path: str | Path) -> Workload:
                 f"$.device.custom_ops[{index}]: no such file {library}", where=path, remedy="check the path"
             )
     device = msgspec.structs.replace(workload.device, custom_ops=libraries)
-    return msgspec.structs.replace(
-        workload, table=table, models=models, streams=streams, outputs=outputs, device=device
-    )
+    return msgspec.structs.replace(workload.with_files(folder), table=table, models=models, device=device)
 
 
 STRICTEST: tuple[WhenFull, ...] = ("block", "drop-newest", "drop-oldest")

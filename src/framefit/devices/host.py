@@ -305,6 +305,21 @@ def on_other_cores() -> Iterator[None]:
         yield
 
 
+def without_priority() -> None:
+    """Give up a real-time priority that the calling thread has from the one that started it."""
+    if hasattr(os, "SCHED_OTHER"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def keep_off(cores: Collection[int]) -> None:
+    """Keep the calling thread off cores, if there are others, and without a real-time priority."""
+    without_priority()
+    others = set(available_cores()) - set(cores)
+    if others and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, others)
+
+
 @contextlib.contextmanager
 def unpinned() -> Iterator[None]:
     """Let the calling thread use all available cores for a while; threads that are started meanwhile inherit them."""

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from framefit.core.arrays import ArrayFile, transposed
-from framefit.core.functions import error_text, load_function
+from framefit.core.functions import error_text, load_function, load_plugin
+from framefit.core.journal import numbered_files
 from framefit.core.model import TensorInfo
-from framefit.core.workload import StreamEntry, names_function
+from framefit.core.workload import OutputEntry, StreamEntry, address_scheme, names_function
 from framefit.devices.device import Array, random_inputs
-from framefit.errors import FramefitError, InputError, UnsupportedError
+from framefit.errors import FramefitError, InputError, UnsupportedError, needs_extra
+from framefit.execution.live import live_frames, live_shape
+from framefit.execution.messages import MqttSink, check_mqtt, without_password
 from framefit.execution.video import VIDEO_SUFFIXES, DecodedVideo, video_shape
 
 if TYPE_CHECKING:
@@ -26,7 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["EndOfStream", "Stream", "check_sink", "fitted", "open_stream"]
 
-
+SINK_GROUP = "framefit.sinks"
+"""Entry points of packages that bring sinks: ``scheme = "module:make"``, called with the address."""
 _IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 
 
@@ -76,12 +80,12 @@ def opened_image(path: Path, where: str, *, decode: bool = True) -> Image.Image:
 
 def _is_stored(entry: StreamEntry) -> bool:
     """Whether a stream's frames are those of one file."""
-    return entry.source.lower().endswith((".npz", ".wav"))
+    return entry.is_file and entry.source.lower().endswith((".npz", ".wav"))
 
 
 def is_video(entry: StreamEntry) -> bool:
     """Whether a stream's frames are those of a video file."""
-    return entry.source.lower().endswith(VIDEO_SUFFIXES)
+    return entry.is_file and entry.source.lower().endswith(VIDEO_SUFFIXES)
 
 
 def stored_frames(entry: StreamEntry) -> Array:
@@ -147,28 +151,44 @@ def _blocks(samples: Array, entry: StreamEntry, where: str) -> Array:
     return np.lib.stride_tricks.sliding_window_view(samples, entry.block, axis=0)[:: entry.hop or entry.block]
 
 
-def check_sink(sink: str, *, force: bool, folder: Path) -> Callable[..., object] | None:
+def check_sink(output: OutputEntry, *, force: bool, folder: Path) -> Callable[..., Any] | None:
     """Refuse a sink that :func:`open_sink` would refuse, without any change.
 
     Args:
-        sink: a ``.npz``, a ``.jsonl`` or "module:function".
-        force: whether a file may exist.
+        output: with a path that is absolute or seen from the folder.
+        force: whether files may exist.
         folder: folder of the app.
 
     Returns:
-        The function, if the sink names one.
+        The function, or what makes a sink of an address; ``None`` for a file.
 
     Raises:
         InputError: the file exists or cannot be written, or the function does not exist.
         UnsupportedError: unknown kind of sink.
     """
-    if sink.endswith((".npz", ".jsonl")):
-        check_path(folder / sink, force=force)
+    sink = output.sink
+    if output.is_file:
+        if sink.endswith(".parquet"):
+            with needs_extra("pyarrow", "parquet"):
+                import pyarrow.parquet  # noqa: F401 - before anything is run
+        earlier = numbered_files(folder / sink, output.keep) if output.rotate_mb is not None else []
+        for path in (folder / sink, *earlier):
+            check_path(path, force=force)
         return None
     if names_function(sink):
         return load_function(sink, folder, f"sink {sink!r}")
+    scheme = address_scheme(sink)
+    if scheme in ("mqtt", "mqtts"):
+        check_mqtt(sink)
+        return MqttSink
+    plugin = None if scheme is None else load_plugin(SINK_GROUP, scheme, f"sink {sink!r}")
+    if plugin is not None:
+        return plugin
     raise UnsupportedError(
-        f"sink = {sink!r} is not supported", where="$.outputs", remedy='use an .npz, a .jsonl or a "module:function"'
+        f"sink = {without_password(sink)!r} is not supported",
+        where="$.outputs",
+        remedy='use an .npz, a .parquet, a .jsonl, a "module:function", mqtt://host/topic, '
+        f"or install a package with an entry point {scheme or 'NAME'!r} in {SINK_GROUP}",
     )
 
 
@@ -461,7 +481,7 @@ def open_stream(
     path = Path(entry.source)
     if entry.live:
         raise UnsupportedError(
-            f"{entry.source} is a live source, and a simulation does not wait for it",
+            f"{without_password(entry.source)} is a live source, and a simulation does not wait for it",
             where=where,
             remedy="simulate without --outputs, or with a file instead",
         )
@@ -491,7 +511,8 @@ def check_stream(
         load_function(entry.source, folder, f"stream {entry.name!r} ({entry.source})")
         return
     if entry.live:
-        black = np.zeros(frame_shape(entry) or (), np.uint8)
+        live_frames(entry, f"stream {entry.name!r}", sample_hz=1)
+        black = np.zeros(frame_shape(entry) or (), np.uint8 if entry.block is None else np.float32)
         for tensor, prepare in readers:
             frame = fitted(black, tensor, f"stream {entry.name!r}", remedy=_AS_IMAGE)
             if prepare is not None:
@@ -512,14 +533,16 @@ def frame_shape(entry: StreamEntry) -> tuple[int, ...] | None:
     Raises:
         InputError: a file or folder is missing or malformed.
     """
-    if entry.source == "synthetic" or (entry.live and entry.shape is not None):
+    if entry.source == "synthetic":
         return entry.shape
     if names_function(entry.source):
         return None
     if _is_stored(entry):
         return tuple(stored_frames(entry).shape[1:])
     where = f"stream {entry.name!r}"
-    if entry.live or is_video(entry):
+    if entry.live:
+        return live_shape(entry, where)
+    if is_video(entry):
         return video_shape(entry.source, where)
     with opened_image(image_paths(Path(entry.source), where)[0], where, decode=False) as image:
         return (image.height, image.width, 3)

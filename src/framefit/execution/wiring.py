@@ -26,6 +26,7 @@ from framefit.devices.device import Device
 from framefit.errors import InputError
 from framefit.execution.buffers import check_state
 from framefit.execution.execution import Execution, Postprocess
+from framefit.execution.live import sample_rate
 from framefit.execution.prepare import Preparation, image_axes, one_frame
 from framefit.execution.streams import check_sink, check_stream, frame_shape
 
@@ -139,7 +140,7 @@ def check_sinks(workload: Workload, app: Path, *, force: bool) -> None:
         UnsupportedError: unknown kind of sink.
     """
     for output in workload.outputs:
-        check_sink(output.sink, force=force, folder=app.resolve().parent)
+        check_sink(output, force=force, folder=app.resolve().parent)
 
 
 def wire(workload: Workload, app: Path) -> list[WiredModel]:
@@ -160,6 +161,8 @@ def wire(workload: Workload, app: Path) -> list[WiredModel]:
         UnsupportedError: a kind of sink or source is not supported.
     """
     check_sinks(workload, app, force=True)
+    for stream in streams_of(workload):
+        sample_rate(stream, workload)
     there: dict[str, WiredModel] = {}
     for entry in in_order(workload, app):
         there[entry.name] = _wire(entry, workload, app, there)

@@ -34,6 +34,7 @@ from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError, FramefitError, InputError
 from framefit.execution.bundled import read_test, test_difference, wired_again
 from framefit.execution.compiled import Compiler, Launch, OpenTimetable, open_timetable
+from framefit.runtime.exporter import exported
 from framefit.runtime.log import FrameLog, FrameOutcome
 from framefit.runtime.session import MeasuredRun, Session
 
@@ -96,9 +97,7 @@ def open_bundle(folder: Path, *, anyway: bool = False, output: Path | None = Non
     _check_processor(bundle, timetable, folder)
     sinks = Path() if output is None else output.resolve()
     outputs = tuple(
-        msgspec.structs.replace(one, sink=str(sinks / Path(one.sink).name))
-        if one.sink.endswith((".npz", ".jsonl"))
-        else one
+        msgspec.structs.replace(one, sink=str(sinks / Path(one.sink).name)) if one.is_file else one
         for one in workload.outputs
     )
     workload = msgspec.structs.replace(workload, outputs=outputs)
@@ -198,6 +197,8 @@ class _CountedFile(JournalFile):
 
     def append(self, data: Data | Callable[[], Data]) -> None:
         """Count rows."""
+        if self.observer is not None and not callable(data):
+            self.observer(data)
         if self._columns and not callable(data):
             rows = np.frombuffer(data, np.int64).reshape(-1, self._width)[:, self._columns]
             self.counts.update(map(tuple, rows.tolist()))
@@ -232,6 +233,7 @@ class HealthJournal(Journal):
             self, [FrameLog.MODEL, FrameLog.OUTCOME] if of_frames else [], len(FrameLog.columns) if of_frames else 1
         )
         self._counted.append(made)
+        self._files[name] = made
         return made
 
     def start(
@@ -303,6 +305,7 @@ def run(
     *,
     windows: int | None = None,
     output: Path | None = None,
+    metrics: str | None = None,
     stop: Callable[[], bool] = lambda: False,
     notify: Callable[[str], None] = lambda _: None,
 ) -> dict[str, object]:
@@ -312,6 +315,7 @@ def run(
         opened: a bundle.
         windows: how many.
         output: folder of the records; ``None``: none are written.
+        metrics: address for Prometheus, "host:port"; ``None``: there is none.
         stop: asked between launches.
         notify: receives what is being done.
 
@@ -331,7 +335,7 @@ def run(
     journal.group = session.group
     count = min([windows or _ENDLESS, *session.sources.lengths()])
     played = MeasuredRun(session, seed=0, force=True, measures=False, notify=notify)
-    with played.processor():
+    with played.processor(), exported(session, metrics):
         played.warm_up(count)
         notify("running" if windows is None else f"running {count} windows")
         played.play(count, stop=stop)
@@ -385,7 +389,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if given.seconds is not None:
                 windows = max(round(given.seconds * opened.opened.workload.beat_hz), 1)
             with _stopped_by_signals() as over:
-                result = run(opened, windows=windows, output=output, stop=over.is_set, notify=say)
+                result = run(
+                    opened, windows=windows, output=output, metrics=given.metrics, stop=over.is_set, notify=say
+                )
             text = json.dumps(result, indent=1)
     except FramefitError as error:
         if given.json:
@@ -417,6 +423,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--anyway", action="store_true", help="on another device than it was made for")
         command.add_argument("--json", action="store_true", help="print the result as JSON")
     command.add_argument("-o", "--output", metavar="DIR", default="records", help="folder of the records")
+    command.add_argument("--metrics", metavar="HOST:PORT", help="where Prometheus can read counts and response times")
     length = command.add_mutually_exclusive_group()
     length.add_argument("--windows", type=int, help="end after so many windows")
     length.add_argument("--seconds", type=float, help="end after so many seconds")

@@ -29,7 +29,7 @@ from framefit.core.program import Group, Launches, Program, ProgramUnit, Segment
 from framefit.core.run_record import FrameTable, Metrics
 from framefit.core.settings import Notify
 from framefit.core.timetable import PlannedModel, Timetable, in_order
-from framefit.core.workload import DEFAULT_QUEUE, STRICTEST, StreamEntry, streams_of
+from framefit.core.workload import DEFAULT_QUEUE, STRICTEST, OutputEntry, StreamEntry, streams_of
 from framefit.devices.clock import RealClock
 from framefit.devices.device import Array, is_modelled, is_simulated
 from framefit.devices.faulty import FaultyDevice
@@ -39,9 +39,9 @@ from framefit.errors import FramefitError, InputError, RecordingError, Unsupport
 from framefit.execution.buffers import unit_bytes
 from framefit.execution.compiled import CompiledModel, Launch, OpenTimetable
 from framefit.execution.execution import Execution, Launchable, TimedExecution
+from framefit.execution.live import LiveSource, live_frames, sample_rate
 from framefit.execution.prepare import Preparation, one_frame
 from framefit.execution.streams import FunctionStream, ResumedStream, Stream, open_stream
-from framefit.execution.video import LiveVideo
 from framefit.execution.wiring import WiredModel
 from framefit.runtime.channel import FrameChannel, Port, unit_mailboxes
 from framefit.runtime.injection import StreamFaults
@@ -501,7 +501,7 @@ class Session:
             faults=stream_faults,
             before={} if before is None else before.streams,
         )
-        self._cameras = [self._camera(entry) for entry in live]
+        self._live_sources = [self._live_source(entry) for entry in live]
         self._sinks: list[DeferredSink] = []
         self.sink_notes: list[SinkNote] = []
         outcomes = FrameOutcomes(len(opened.models)) if published else None
@@ -537,9 +537,9 @@ class Session:
             journal=self.journal,
         )
 
-    def _camera(self, entry: StreamEntry) -> LiveVideo:
-        """What hands a live stream's images over."""
-        where, device = f"stream {entry.name!r}", self.opened.device
+    def _live_source(self, entry: StreamEntry) -> LiveSource:
+        """What hands a live stream's frames over."""
+        where = f"stream {entry.name!r}"
         queue = self.sources.feeds[entry.name].frame_source
         if not isinstance(queue, SubmissionQueue) or len(queue.streams) > 1:
             raise UnsupportedError(
@@ -549,12 +549,18 @@ class Session:
             )
         stream = queue.streams[entry.name]
 
-        def give(image: Array) -> None:
-            with contextlib.suppress(TimeUpError):  # no room, and the rule is to wait: a camera does not
-                queue.put({entry.name: stream.forms(image, copy=False)}, timeout_s=0)
+        def give(frame: Array) -> None:
+            with contextlib.suppress(TimeUpError):  # no room, and the rule is to wait: a live source does not
+                queue.put({entry.name: stream.forms(frame, copy=False)}, timeout_s=0)
 
-        cores = {device.host_core, *(unit.core for unit in device.target.units if device.capabilities.runs_on_host)}
-        return LiveVideo(entry.source, where, give, but=cores)
+        frames = live_frames(entry, where, sample_hz=sample_rate(entry, self.opened.workload))
+        return LiveSource(frames, where, give, but=self.beat_cores())
+
+    def beat_cores(self) -> frozenset[int]:
+        """Cores that threads beside the beat leave alone."""
+        device = self.opened.device
+        units = device.target.units if device.capabilities.runs_on_host else ()
+        return frozenset({device.host_core, *(unit.core for unit in units)})
 
     def _all_jobs(self, ports: Sequence[Sequence[Port]], *, frames: bool) -> list[list[Job]]:
         """Of the stages of each model's replicas; a model is made after those that it reads.
@@ -682,17 +688,17 @@ class Session:
         sinks = []
         for output in mine:
             file = f"sink-{len(self._sinks)}.bin"
-            if output.sink.endswith(".npz"):
+            if output.is_file and not output.sink.endswith(".jsonl"):
                 path = self.opened.app.resolve().parent / output.sink
                 self.sink_notes.append(SinkNote(path=str(path), file=file))
-            sinks.append(DeferredSink(functools.partial(self._sink, number, wired, output.sink, file)))
+            sinks.append(DeferredSink(functools.partial(self._sink, number, wired, output, file)))
             self._sinks.append(sinks[-1])
         return [(sink, output.tensors) for sink, output in zip(sinks, mine, strict=True)]
 
     def open_sinks(self, *, force: bool) -> None:
         """Open all sinks; none is left behind where one cannot be opened."""
         folder, outputs = self.opened.app.resolve().parent, self.opened.workload.outputs
-        paths = [folder / output.sink for output in outputs if output.sink.endswith((".npz", ".jsonl"))]
+        paths = [folder / output.sink for output in outputs if output.is_file]
         new = [path for path in paths if not path.exists()]
         try:
             for sink in self._sinks:
@@ -703,10 +709,11 @@ class Session:
                 path.unlink(missing_ok=True)
             raise
 
-    def _sink(self, number: int, wired: WiredModel, name: str, file: str, *, force: bool) -> Sink:
+    def _sink(self, number: int, wired: WiredModel, output: OutputEntry, file: str, *, force: bool) -> Sink:
         """A sink of a model, opened; outputs that are not finite are noted, and kept from it where that is asked."""
-        place = SinkPlace(self.journal, file, self._parts)
-        sink = open_sink(name, force=force, folder=self.opened.app.resolve().parent, place=place)
+        real_time = isinstance(self.opened.device.clock, RealClock)
+        place = SinkPlace(self.journal, file, self._parts, real_time=real_time, beat_cores=self.beat_cores())
+        sink = open_sink(output, force=force, folder=self.opened.app.resolve().parent, place=place)
         if self._before is not None and (count := self._before.streams.get(self.sources.stream(wired))) is not None:
             sink = OffsetSink(sink, count.received)
         if (submissions := self.sources.submissions(wired)) is not None:
@@ -780,14 +787,14 @@ class Session:
 
         if injected is not None:
             injected.patience_ns = max(patience.values())
-        for camera in self._cameras:
+        for camera in self._live_sources:
             camera.start()
         try:
             watched(self.group, injected or device, patience, keep_beat)
         except FramefitError as error:  # of the device, a sink, a stream
             return error
         finally:
-            for camera in self._cameras:
+            for camera in self._live_sources:
                 camera.stop()
             if injected is not None:
                 injected.disarm()

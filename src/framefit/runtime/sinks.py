@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
+import logging
 import math
+import queue
 import struct
+import threading
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,11 +21,20 @@ import numpy as np
 
 from framefit.core.files import write_whole
 from framefit.core.functions import error_text
-from framefit.core.journal import Journal, JournalFile
+from framefit.core.journal import Journal, JournalFile, numbered_files
+from framefit.core.workload import OutputEntry, names_function
 from framefit.devices.device import Array
-from framefit.errors import FramefitError, InputError
+from framefit.devices.host import keep_off
+from framefit.errors import FramefitError, InputError, needs_extra
 from framefit.execution.buffers import finite
+from framefit.execution.messages import json_line, without_password
 from framefit.execution.streams import check_path, check_sink
+
+_ROW_GROUP_BYTES = 1 << 24
+_WAITING_OUTPUTS = 256
+_CLOSE_S = 5.0
+
+logger = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
@@ -41,12 +54,8 @@ class OpenSink(Protocol):
         """Open it; ``force``: overwrite files."""
 
 
-class NpzSink:
-    """Keeps outputs in a file of the journal; at the end an array for each tensor, and ``frame``.
-
-    Arrays are named after the outputs. An output that is missing in some frames, or whose
-    shape or type varies, becomes an array a frame, ``NAME.FRAME``. A name that is taken
-    (an output called "frame", for one) gets an underscore behind it.
+class CollectingSink:
+    """Keeps outputs in a file of the journal, and writes them at the end; see :func:`write_outputs`.
 
     Args:
         path: written whole when closed.
@@ -97,6 +106,9 @@ class _Place(NamedTuple):
         self.file.seek(self.at)
         return self.file.read(self.dtype.itemsize * math.prod(self.shape))
 
+    def array(self) -> Array:
+        return np.frombuffer(self.read(), self.dtype).reshape(self.shape)
+
 
 _LENGTHS = struct.Struct("<qq")  # of what describes the outputs of a frame, and of the outputs
 
@@ -129,7 +141,13 @@ def _unpacked(file: BinaryIO) -> Iterator[tuple[int, list[tuple[str, _Place]]]]:
 
 
 def write_outputs(path: Path, files: Sequence[BinaryIO]) -> None:
-    """Write an ``.npz`` of outputs that lie in a journal; see :class:`NpzSink`.
+    """Write a file of outputs that lie in a journal.
+
+    An ``.npz`` has an array for each tensor, and ``frame``. Arrays are named after the outputs. An output that is
+    missing in some frames, or whose shape or type varies, becomes an array a frame, ``NAME.FRAME``. A name that is
+    taken (an output called "frame", for one) gets an underscore behind it.
+
+    A ``.parquet`` has a row for each frame: see :func:`_write_parquet`.
 
     Args:
         path: replaced, if it is there.
@@ -138,6 +156,13 @@ def write_outputs(path: Path, files: Sequence[BinaryIO]) -> None:
     Raises:
         InputError: it cannot be written.
     """
+    if path.suffix == ".parquet":
+        _write_parquet(path, files)
+    else:
+        _write_npz(path, files)
+
+
+def _write_npz(path: Path, files: Sequence[BinaryIO]) -> None:
     frames: list[int] = []
     named: dict[str, list[_Place]] = {}
     for file in files:
@@ -174,38 +199,101 @@ def _write_array(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], pl
             member.write(place.read())
 
 
-class JsonLinesSink:
-    """One JSON object a frame: ``frame``, then each tensor as nested lists.
+def _write_parquet(path: Path, files: Sequence[BinaryIO]) -> None:
+    """A row for each frame: ``frame``, and a column for each output, in groups of some megabytes.
 
-    An output called "frame" becomes "frame_". JSON knows no NaN and no infinity: they
-    become null.
+    An output of one number is a number; others are lists, in the order of their elements. Where all have one shape it
+    is in the metadata of the column (``shape``), else in a column ``NAME.shape``. Outputs that a frame lacks are null.
+    """
+    with needs_extra("pyarrow", "parquet"):
+        import pyarrow as pa
+        from pyarrow import parquet
+    kinds: dict[str, set[tuple[np.dtype[Any], tuple[int, ...]]]] = {}
+    for file in files:
+        for _, outputs in _unpacked(file):
+            for name, place in outputs:
+                kinds.setdefault(name, set()).add((place.dtype, place.shape))
+    fields, columns = [pa.field("frame", pa.int64())], list[tuple[str, str, Callable[[_Place], object]]]()
+    taken = {"frame"}
+
+    def add(output: str, column: str, kind: Any, value: Callable[[_Place], object], shape: str | None = None) -> None:
+        column = _free(column, taken)
+        taken.add(column)
+        fields.append(pa.field(column, kind, metadata=None if shape is None else {"shape": shape}))
+        columns.append((output, column, value))
+
+    for name, seen in kinds.items():
+        element = pa.from_numpy_dtype(np.result_type(*(dtype for dtype, _ in seen)))
+        shapes = {shape for _, shape in seen}
+        if shapes == {()}:
+            add(name, name, element, lambda place: place.array().item())
+        else:
+            one = json.dumps(shapes.pop()) if len(shapes) == 1 else None
+            add(name, name, pa.list_(element), lambda place: place.array().reshape(-1), one)
+            if one is None:
+                add(name, f"{name}.shape", pa.list_(pa.int64()), lambda place: list(place.shape))
+    schema = pa.schema(fields)
+    with write_whole(path, force=True) as written, parquet.ParquetWriter(written, schema) as writer:
+        for rows in _row_groups(files):
+            values: list[list[object]] = [[frame for frame, _ in rows]]
+            values += [[value(row[name]) if name in row else None for _, row in rows] for name, _, value in columns]
+            writer.write_table(pa.table([pa.array(v, f.type) for v, f in zip(values, fields, strict=True)], schema))
+
+
+def _row_groups(files: Sequence[BinaryIO]) -> Iterator[list[tuple[int, dict[str, _Place]]]]:
+    """The frames, as many at a time as fit into memory with ease."""
+    rows, size = list[tuple[int, dict[str, _Place]]](), 0
+    for file in files:
+        for frame, outputs in _unpacked(file):
+            rows.append((frame, dict(outputs)))
+            size += sum(place.dtype.itemsize * math.prod(place.shape) for _, place in outputs) + 64
+            if size > _ROW_GROUP_BYTES:
+                yield rows
+                rows, size = [], 0
+    if rows:
+        yield rows
+
+
+class JsonLinesSink:
+    """One JSON object a frame; see :func:`json_line`.
 
     Args:
         path: grows line by line, so that another program can follow it.
         force: overwrite.
         journal: writes the file.
         resumes: the file has the lines of earlier parts of the run, which stay.
+        rotation: bytes of a file, and how many earlier ones stay; default: one file that grows.
     """
 
-    def __init__(self, path: Path, *, force: bool, journal: Journal, resumes: bool = False) -> None:
-        check_path(path, force=force)
+    def __init__(
+        self,
+        path: Path,
+        *,
+        force: bool,
+        journal: Journal,
+        resumes: bool = False,
+        rotation: tuple[int, int] | None = None,
+    ) -> None:
+        earlier = [] if rotation is None else numbered_files(path, rotation[1])
+        for file in (path, *earlier):
+            check_path(file, force=force)
         self._path = path
         try:
+            for file in [] if resumes else earlier:
+                file.unlink(missing_ok=True)
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("ab") as file:
-                file.truncate(_whole_lines(path) if resumes else 0)
+            with path.open("ab") as opened:
+                opened.truncate(_whole_lines(path) if resumes else 0)
         except OSError as error:
             raise InputError(f"cannot be written: {error.strerror}", where=path, remedy="check the folder") from error
         self._file = journal.adopt(path)
+        if rotation is not None:
+            self._file.rotate(*rotation)
 
     def put(self, frame: int, outputs: dict[str, Array]) -> None:
         """Write a line."""
-        line: dict[str, Any] = {"frame": frame}
-        taken = {"frame", *outputs}
-        for name, array in outputs.items():
-            line[_free(name, taken) if name == "frame" else name] = array.tolist()
         try:
-            self._file.append(msgspec.json.encode(line) + b"\n")
+            self._file.append(json_line(frame, outputs) + b"\n")
         except TypeError as error:
             raise InputError(
                 f"frame {frame} cannot be written as JSON: {error}", where=self._path, remedy="use an .npz"
@@ -260,6 +348,90 @@ class FunctionSink:
 
     def close(self) -> None:
         """Nothing is left to do."""
+
+
+class ThreadedSink:
+    """A sink on a thread of its own, off the beat's cores: what it waits for holds up nothing else.
+
+    Outputs wait in a queue. Where it is full the oldest are dropped, or whoever puts waits; their number is told at the
+    end.
+
+    Args:
+        make: opens the sink, on that thread; its ``put`` and ``close`` are called there.
+        shown: the sink in messages.
+        place: whether a beat goes on, and where; otherwise ``put`` waits where the queue is full.
+
+    Raises:
+        FramefitError: it cannot be opened.
+    """
+
+    def __init__(self, make: Callable[[], Sink], shown: str, place: SinkPlace) -> None:
+        self._shown, self._place, self._dropped = shown, place, 0
+        self._queue: queue.Queue[tuple[int, dict[str, Array]] | None] = queue.Queue(_WAITING_OUTPUTS)
+        self._failure: FramefitError | None = None
+        self._opened = threading.Event()
+        self._thread = threading.Thread(target=self._work, args=(make,), name="framefit-sink", daemon=True)
+        self._thread.start()
+        self._opened.wait()
+        self._check()
+
+    def put(self, frame: int, outputs: dict[str, Array]) -> None:
+        """Hand them to the thread.
+
+        Raises:
+            FramefitError: the sink raised something.
+        """
+        self._check()
+        while True:
+            try:
+                self._queue.put((frame, outputs), block=not self._place.real_time)
+            except queue.Full:
+                with contextlib.suppress(queue.Empty):
+                    self._queue.get_nowait()
+                    self._dropped += 1
+            else:
+                return
+
+    def close(self) -> None:
+        """Wait some seconds until the sink has what waits, and close it.
+
+        Raises:
+            FramefitError: the sink raised something.
+        """
+        with contextlib.suppress(queue.Full):
+            self._queue.put(None, timeout=_CLOSE_S)
+        self._thread.join(_CLOSE_S)
+        left = self._dropped + (self._queue.qsize() if self._thread.is_alive() else 0)
+        if left:
+            logger.warning("%s: %d outputs were dropped: it was too slow", self._shown, left)
+        self._check()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _work(self, make: Callable[[], Sink]) -> None:
+        keep_off(self._place.beat_cores)
+        frame: int | None = None
+        try:
+            sink = make()
+            try:
+                self._opened.set()
+                while (item := self._queue.get()) is not None:
+                    frame, outputs = item
+                    sink.put(frame, outputs)
+            finally:
+                sink.close()
+        except FramefitError as error:
+            self._failure = error
+        except Exception as error:  # noqa: BLE001 - whatever the code of a package raises
+            self._failure = FramefitError(
+                f"it raised {error_text(error)}",
+                where=f"sink {self._shown!r}" + ("" if frame is None else f", frame {frame}"),
+                remedy="correct the address, or the package that brings this kind of sink",
+            )
+        finally:
+            self._opened.set()
 
 
 class AggregatingSink:
@@ -353,18 +525,22 @@ class SinkPlace:
         journal: of the run.
         file: name in the journal.
         before: folders of the run's earlier parts.
+        real_time: whether a beat goes on that no sink may hold up.
+        beat_cores: cores that threads of sinks leave alone.
     """
 
     journal: Journal = field(default_factory=Journal)
     file: str = "sink.bin"
     before: tuple[Path, ...] = ()
+    real_time: bool = True
+    beat_cores: frozenset[int] = frozenset()
 
 
-def open_sink(sink: str, *, force: bool, folder: Path | None = None, place: SinkPlace | None = None) -> Sink:
+def open_sink(output: OutputEntry, *, force: bool, folder: Path | None = None, place: SinkPlace | None = None) -> Sink:
     """The sink that an entry of ``app.toml`` names.
 
     Args:
-        sink: a ``.npz``, a ``.jsonl`` or "module:function".
+        output: the entry.
         force: overwrite files.
         folder: the app's: files are written there, and functions looked for first;
             default: the current one.
@@ -375,14 +551,19 @@ def open_sink(sink: str, *, force: bool, folder: Path | None = None, place: Sink
         UnsupportedError: no such kind of sink.
     """
     folder, place = folder or Path(), place or SinkPlace()
-    resumes = bool(place.before)
-    function = check_sink(sink, force=force or resumes, folder=folder)
-    if function is not None:
-        return FunctionSink(function, sink)
-    if sink.endswith(".npz"):
+    resumes, sink = bool(place.before), output.sink
+    make = check_sink(output, force=force or resumes, folder=folder)
+    if make is not None and names_function(sink):
+        return FunctionSink(make, sink)
+    if make is not None:
+        return ThreadedSink(functools.partial(make, sink), without_password(sink), place)
+    if not sink.endswith(".jsonl"):
         before = [part / place.file for part in place.before]
-        return NpzSink(folder / sink, force=force or resumes, file=place.journal.file(place.file), before=before)
-    return JsonLinesSink(folder / sink, force=force or resumes, journal=place.journal, resumes=resumes)
+        return CollectingSink(folder / sink, force=force or resumes, file=place.journal.file(place.file), before=before)
+    rotation = None if output.rotate_mb is None else (int(output.rotate_mb * 1e6), output.keep)
+    return JsonLinesSink(
+        folder / sink, force=force or resumes, journal=place.journal, resumes=resumes, rotation=rotation
+    )
 
 
 class OffsetSink:

@@ -26,6 +26,7 @@ from framefit.devices.device import is_simulated
 from framefit.devices.registry import capabilities_of
 from framefit.errors import InputError
 from framefit.planning.plan import Plan
+from framefit.runtime.exporter import exported
 from framefit.runtime.session import MeasuredRun, Session, check_faults
 from framefit.workflows.plan import names_plan, plan, read_plan, ready
 from framefit.workflows.record import (
@@ -260,7 +261,9 @@ def _recorded(
     )
     count, group = session.windows(settings.windows, settings.seconds), session.group
     measured = MeasuredRun(session, seed=seed, force=settings.force, measures=True, notify=notify)
+    address = settings.metrics if isinstance(settings, RunSettings) else None
     with measured.processor(), contextlib.ExitStack() as beside:
+        beside.enter_context(exported(session, address))
         measured.warm_up(count)
         part = begin_record(
             claim,

@@ -177,6 +177,14 @@ class RunSettings(Settings, kw_only=True):
     seed: Annotated[int, option("Random seed for synthetic frames.", ge=0)] = 0
     update_table: _UpdatedTable = None
     inject: _Faults = ()
+    metrics: Annotated[
+        str | None,
+        option(
+            "Address at which Prometheus can read counts and response times of frames during the run, "
+            "such as 9464 or 0.0.0.0:9464.",
+            metavar="[HOST:]PORT",
+        ),
+    ] = None
 
 
 class SoakSettings(Settings, kw_only=True):
