@@ -23,8 +23,8 @@ from stored import store
 
 import framefit
 from framefit.core.executor import executor_of
+from framefit.core.store import Store
 from framefit.core.stored import StoredFile
-from framefit.workflows.store import Store
 
 TASKS, TASK_S = 12, 1.0
 

@@ -18,7 +18,7 @@ from stored import store
 
 import framefit
 from framefit.core.latency_table import LatencyEntry, LatencyTable
-from framefit.workflows.store import Store
+from framefit.core.store import Store
 
 EACH, KILLS, RECORDS = 1000, 100, 10_000
 

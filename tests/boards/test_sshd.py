@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -13,11 +14,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from loopback import SOURCE, Place, write_program
 from test_jobs import children, measures, measuring, until
 
 from docs.documents import ROOT, Walkthrough
+from framefit.core.latency_table import LatencyTable
 from workloads import write_models
 
 SSH = shutil.which("ssh")
@@ -58,6 +61,7 @@ class Server:
         (folder / "sshd_config").write_text(
             f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\nStrictModes no\n"
             f"AuthorizedKeysFile {folder}/user.pub\nPasswordAuthentication no\nPermitRootLogin yes\n"
+            "Subsystem sftp internal-sftp\n"
         )
         (folder / "passwd").write_text(
             Path("/etc/passwd").read_text() + "sshd:x:64000:65534::/run/sshd:/usr/sbin/nologin\n"
@@ -149,6 +153,42 @@ def test_keys_and_hosts_are_the_users_own(place: Place, server: Server, tmp_path
     ended = place("doctor", "--on", "lab")
     assert ended.returncode == 3
     assert "no ssh server answers" in ended.stderr
+
+
+def test_a_store_behind_ssh(place: Place, server: Server, tmp_path: Path) -> None:
+    """Tables are pushed there and pulled from there with the user's key; a colleague's is found by its device."""
+    pytest.importorskip("paramiko", reason="fsspec reads ssh:// with paramiko")
+    home, store = tmp_path / "home", tmp_path / "store"
+    (home / ".ssh").mkdir(parents=True)
+    shutil.copy(tmp_path / "sshd" / "user", home / ".ssh" / "id_ed25519")
+    url = f"ssh://root@127.0.0.1:{server.port}{store}"
+    facts = {"target": "pi5", "cpu": "A76"}
+    for number in range(3):
+        table = LatencyTable(target="pi5", fingerprint={**facts, "cpu": f"A7{number + 4}"})
+        (place.here / f"{number}.table.json").write_bytes(msgspec.json.encode(table))
+    command = [sys.executable, "-c", "from framefit.cli.app import main; main()"]
+
+    def framefit(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "HOME": str(home), "FRAMEFIT_STORE": url}
+        return subprocess.run(
+            [*command, *arguments], cwd=place.here, env=environment, capture_output=True, text=True, check=False
+        )
+
+    pushed = framefit("push", *(f"{number}.table.json" for number in range(3)))
+    assert pushed.returncode == 0, pushed.stderr
+    listed = framefit("log", "--json")
+    assert [file["name"] for file in json.loads(listed.stdout)["files"]] == [
+        f"{number}.table.json" for number in range(3)
+    ]
+    assert framefit("pull", "1.table.json", "-o", "back").returncode == 0
+    assert (place.here / "back" / "1.table.json").read_bytes() == (place.here / "1.table.json").read_bytes()
+    assert not list((store / "temporary").iterdir())
+    program = f"from framefit.core.store import table_at; print(table_at({url!r}, {facts!r}))"
+    environment = {**os.environ, "HOME": str(home)}
+    found = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "the latest 2.table.json of" in found.stdout, found.stderr
 
 
 @pytest.mark.slow

@@ -187,12 +187,26 @@ def test_the_page_in_a_browser(everything, tmp_path):
     document.getElementById("theme").click();
     const pictures = [...document.querySelectorAll(".plot svg")];
     root.dataset.drawn = pictures.filter((svg) => svg.querySelectorAll("path").length > 3).length;
+    const saved = [];
+    URL.createObjectURL = (blob) => (saved.push(blob), "data:,");
+    HTMLAnchorElement.prototype.click = function () { root.dataset.name = this.download; };
+    for (const button of document.querySelectorAll(".csv")) button.click();
+    const texts = await Promise.all(saved.map((blob) => blob.text()));
+    root.dataset.csv = texts.map((text) => text.split("\\n").filter(Boolean).length).join();
+    root.dataset.columns = texts.map((text) => text.split("\\n")[0]).join("|");
+    root.dataset.undefined = texts.some((text) => /undefined|NaN|object/.test(text));
     </script></body>"""
     path.write_text(text.replace("</body>", sort))
     state, dom = opened(path, size="390,900")
     assert state["state"] == "ready"
     assert state["wide"] == "false"
     assert int(state["charts"]) == int(state["drawn"]) == len(re.findall(r'class="panel chart', text)) >= 11
+    rows = [int(count) for count in state["csv"].split(",")]
+    assert len(rows) == int(state["charts"])
+    assert min(rows) > 1  # the names of the columns, and data
+    assert "name,&quot;share of execution time, %&quot;,low,high" in state["columns"].split("|")
+    assert state["undefined"] == "false"
+    assert state["name"].endswith(".csv")
     assert state["theme"] == "dark"
     assert state["first"].startswith("33")  # us: the shortest of 1 ms / 1 .. 30
     assert int(state["shown"]) == 12

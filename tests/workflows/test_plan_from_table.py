@@ -145,6 +145,47 @@ def test_a_table_of_another_machine(here: tuple[Path, LatencyTable], monkeypatch
     assert "measured instead" in reason
 
 
+def test_a_store_gives_the_table_of_this_device(
+    here: tuple[Path, LatencyTable], untouched: None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Of several the one with its fingerprint, as from a file; estimates take it, too."""
+    folder, table = here
+    store, pushed = str(tmp_path_factory.mktemp("shared")), tmp_path_factory.mktemp("pushed")
+    for name, cpu in (("theirs", "another"), ("ours", table.fingerprint["cpu"])):
+        part = msgspec.structs.replace(table, fingerprint=table.fingerprint | {"cpu": cpu})
+        write_record(pushed / f"{name}.table.json", part)
+        framefit.push(str(pushed / f"{name}.table.json"), store=store)
+    told: list[str] = []
+    keys: dict[str, Any] = {"rate_hz": rate_of(table, 1.5), "guard_ms": 1.0}
+    stored = plan(write_app(folder, table=store, **keys), notify=told.append).timetable
+    assert stored.models == planned(folder, table).models
+    assert any("one latency table of this device, the latest ours.table.json of" in text for text in told)
+    chain().save(folder / "chain.onnx", force=True)
+    estimate = framefit.estimate(folder / "chain.onnx", store, target="cpu")
+    assert estimate.total_ns == whole_ns(table)
+    assert any("ours.table.json" in note for note in estimate.notes)
+
+
+def test_a_store_without_a_table_of_this_device(
+    here: tuple[Path, LatencyTable], monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A plan measures instead, and says what differs from the nearest one; an estimate is refused."""
+    folder, table = here
+    no_noise(monkeypatch)
+    store, pushed = str(tmp_path_factory.mktemp("shared")), tmp_path_factory.mktemp("pushed")
+    other = msgspec.structs.replace(table, fingerprint=table.fingerprint | {"cpu": "another"})
+    write_record(pushed / TABLE, other)
+    framefit.push(str(pushed / TABLE), store=store)
+    reasons = plan(write_app(folder, table=store), cache=False).timetable.reasons
+    (reason,) = [reason for reason in reasons if store in reason]
+    assert "none of its 1 latency tables is of this device; of the nearest one cpu differ" in reason
+    assert "measured instead" in reason
+    with pytest.raises(InputError, match="none of its 1 latency tables"):
+        framefit.estimate(folder / "chain.onnx", store)
+    with pytest.raises(InputError, match="there is no store"):
+        framefit.estimate(folder / "chain.onnx", f"memory://{folder.name}")
+
+
 def test_a_table_of_another_core(here: tuple[Path, LatencyTable], monkeypatch: pytest.MonkeyPatch) -> None:
     """One without entries of the planned unit does not apply either."""
     folder, table = here

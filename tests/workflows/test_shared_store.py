@@ -18,8 +18,8 @@ import framefit
 from framefit import InputError
 from framefit.cli.app import main
 from framefit.core.latency_table import LatencyEntry, LatencyTable, read_table
+from framefit.core.store import Store
 from framefit.core.stored import StoredFile
-from framefit.workflows.store import Store
 
 TABLES_EACH, KILLS = 60, 6
 

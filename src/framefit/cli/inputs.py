@@ -103,7 +103,7 @@ def _check_module(name: str) -> None:
 
 
 def _check_path(name: str) -> None:
-    if name != "-" and not Path(name).exists():
+    if name != "-" and "://" not in name and not Path(name).exists():
         raise InputError("no such file or folder", where=name, remedy="check the path")
 
 

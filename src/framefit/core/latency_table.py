@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from framefit.core.files import Record, Result, check_new, read_record, write_record
+from framefit.core.files import Record, Result, check_new, from_text, read_record, write_record
 from framefit.errors import InputError
 from framefit.stats import Z90
 
@@ -428,13 +428,22 @@ def read_table(path: str | Path) -> LatencyTable:
     Raises:
         InputError: the file is missing or malformed, or has two entries of one configuration and unit.
     """
-    table = read_record(path, LatencyTable)
+    return _distinct(read_record(path, LatencyTable), path)
+
+
+def parsed_table(data: bytes, where: str) -> LatencyTable:
+    """A table from its bytes; see :func:`read_table`."""
+    return _distinct(from_text(data, LatencyTable, where), where)
+
+
+def _distinct(table: LatencyTable, where: str | Path) -> LatencyTable:
+    """The table, unless it has two entries of one configuration and unit."""
     keys = [_key(entry.op, entry.unit, entry.configuration) for entry in table.entries]
     if len(set(keys)) < len(keys):
         twice = next(index for index, key in enumerate(keys) if key in keys[:index])
         raise InputError(
             f"$.entries[{twice}] ({table.entries[twice].op}) has the configuration of an earlier entry",
-            where=path,
+            where=where,
             remedy="remove one of them",
         )
     return table

@@ -456,7 +456,8 @@ class Workload(MachineSettings, kw_only=True):
     """A device, windows, streams and models.
 
     Attributes:
-        table: a latency table: if it belongs to the device, durations come from it, and nothing is run.
+        table: a latency table, or a store that has some (``framefit push``): if one belongs to the device, durations
+            come from it, and nothing is run.
         table_fallback: estimate layers that it lacks by interpolation, or else by the calibrated analytical model.
         rate_hz: windows a second; or ``window_ms``, or the streams' rate.
     """
@@ -724,9 +725,13 @@ def load_workload(path: str | Path) -> Workload:
     for index, model in enumerate(models):
         if not Path(model.path).is_file():
             raise InputError(f"$.models[{index}].path: no such file {model.path}", where=path, remedy="check the path")
-    table = None if workload.table is None else str(folder / workload.table)
-    if table is not None and not Path(table).is_file():
-        raise InputError(f"$.table: no such file {table}", where=path, remedy="check the path, or leave the key out")
+    table = workload.table
+    if table is not None and address_scheme(table) is None:
+        table = str(folder / table)
+        if not Path(table).exists():  # a folder may be a store
+            raise InputError(
+                f"$.table: no such file {table}", where=path, remedy="check the path, or leave the key out"
+            )
     libraries = tuple(str(folder / library) for library in workload.device.custom_ops)
     for index, library in enumerate(libraries):
         if not Path(library).is_file():

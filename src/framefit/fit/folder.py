@@ -15,7 +15,7 @@ from framefit.core.files import read_record, to_toml, write_record, write_whole
 from framefit.core.fit_results import PLAN_AFTER, PLAN_BEFORE, FitResult, FittedModel
 from framefit.core.target import absolute_target, names_file
 from framefit.core.timetable import Timetable
-from framefit.core.workload import Workload, load_workload, names_function
+from framefit.core.workload import Workload, address_scheme, load_workload, names_function
 from framefit.errors import InputError
 from framefit.planning.plan import Plan
 from framefit.training.campaign import SearchFolder
@@ -114,13 +114,12 @@ class FitFolder(SearchFolder):
 
         models = tuple(msgspec.structs.replace(m, path=near(m.path)) for m in workload.models)
         streams = tuple(msgspec.structs.replace(s, source=near(s.source)) if s.is_file else s for s in workload.streams)
-        outputs = tuple(
-            o if names_function(o.sink) else msgspec.structs.replace(o, sink=near(o.sink)) for o in workload.outputs
-        )
+        outputs = tuple(msgspec.structs.replace(o, sink=near(o.sink)) if o.is_file else o for o in workload.outputs)
+        table = workload.table
         return msgspec.structs.replace(
             workload,
             target=near(workload.target) if names_file(workload.target) else workload.target,
-            table=None if workload.table is None else near(workload.table),
+            table=table if table is None or address_scheme(table) else near(table),
             models=models,
             streams=streams,
             outputs=outputs,

@@ -31,13 +31,13 @@ from framefit.core.latency_table import (
     MeasuredNetwork,
     Value,
     check_fingerprint,
-    read_table,
 )
 from framefit.core.model import Layer, Model, Node, configuration, epilogue_groups
 from framefit.core.model.builtin import load_model
 from framefit.core.model.lowering import owners
 from framefit.core.run_record import LatencyEstimate, LayerLatency
 from framefit.core.settings import verb
+from framefit.core.store import names_store, table_at
 from framefit.core.target import Cache, Memory, Processor, Target
 from framefit.devices.device import Device
 from framefit.devices.npu.cycles import CycleModel
@@ -341,12 +341,16 @@ def estimate(settings: EstimateSettings) -> LatencyEstimate:
     check_new(output, force=settings.force)
     loaded = load_model(settings.model, settings.shapes, settings.constants)
     where = table.target if isinstance(table, LatencyTable) else table
-    read = table if isinstance(table, LatencyTable) else read_table(table)
+    read, remarks = table, list[str]()
+    if not isinstance(table, LatencyTable):
+        facts = open_target(settings.target or "cpu").fingerprint() if names_store(table) else {}
+        read, remarks = table_at(table, facts)
     device = _table_device(read, settings.target, where, checked=not settings.any_fingerprint)
     chosen = settings.unit or next(iter(read.units), "")
     analytical = analytical_model(None if device is None else device.target, chosen)
     estimator = Estimator(read, chosen, fallback=settings.fallback, analytical=analytical)
     total = model_estimate(estimator, loaded.grouped(layer_groups(loaded, read, device)), device)
+    total = msgspec.structs.replace(total, notes=(*remarks, *total.notes))
     if output is not None:
         write_record(output, total, force=settings.force)
     return total

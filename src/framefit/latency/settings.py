@@ -136,7 +136,15 @@ class EstimateSettings(Settings, kw_only=True):
     """Options of ``framefit estimate``."""
 
     model: ModelFile
-    table: Annotated[Any, option("Latency table of the device.", python="a table", metavar="PATH", names="path")]
+    table: Annotated[
+        Any,
+        option(
+            "Latency table of the device, or a store that has one (framefit push).",
+            python="a table",
+            metavar="PATH_OR_STORE",
+            names="path",
+        ),
+    ]
     target: Annotated[
         Any,
         option(

@@ -16,7 +16,7 @@ from framefit.core.settings import Notify, silent, verb
 from framefit.core.target import absolute_target
 from framefit.core.timetable import Timetable
 from framefit.core.trees import tree_layers
-from framefit.core.workload import Workload, names_function
+from framefit.core.workload import Workload
 from framefit.devices.host import flushed_denormals, format_cores, pinned
 from framefit.devices.ort import settings_of
 from framefit.errors import InputError, UnsupportedError
@@ -142,9 +142,7 @@ def _portable(workload: Workload, copied: Mapping[str, str]) -> Workload:
         table=None,
         models=tuple(replace(model, path=Path(model.path).name) for model in workload.models),
         streams=tuple(replace(one, source=copied.get(one.name, one.source)) for one in workload.streams),
-        outputs=tuple(
-            one if names_function(one.sink) else replace(one, sink=Path(one.sink).name) for one in workload.outputs
-        ),
+        outputs=tuple(replace(one, sink=Path(one.sink).name) if one.is_file else one for one in workload.outputs),
     )
 
 

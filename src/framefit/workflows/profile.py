@@ -18,6 +18,7 @@ from framefit.core.latency_table import LatencyTable, Overhead, check_fingerprin
 from framefit.core.program import Launches, Program
 from framefit.core.run_record import RunInfo
 from framefit.core.settings import Notify, silent, verb
+from framefit.core.store import names_store, table_at
 from framefit.core.workload import Workload
 from framefit.devices.device import Device, is_modelled, is_simulated
 from framefit.devices.registry import open_device
@@ -111,9 +112,14 @@ def table_for(workload: Workload, device: Device) -> LatencyTable:
     if is_simulated(device):
         facts["clock"] = "virtual"  # as it is when it is planned for
     if workload.table is not None:
-        table = read_table(workload.table)
-        if not differing_facts(table.fingerprint, facts):
-            return table
+        try:
+            table, _ = table_at(workload.table, facts)
+        except InputError:
+            if not names_store(workload.table):
+                raise
+        else:
+            if not differing_facts(table.fingerprint, facts):
+                return table
     empty = LatencyTable(target=workload.target, fingerprint=facts)
     return msgspec.structs.replace(empty, overhead=_described(device)) if is_modelled(device) else empty
 

@@ -1,16 +1,9 @@
-"""``framefit push``, ``pull`` and ``log``: files that a team shares, in a folder, by ssh or in an object store.
-
-A store has two folders. ``objects`` holds files under their SHA-256; they are never changed. ``index`` holds a record
-of each push under a name of its own. Nothing is locked and nothing is written in place: a file is written under a
-temporary name and then renamed, so that readers see all of it or nothing, and check its hash.
-"""
+"""``framefit push``, ``pull`` and ``log``: files that a team shares in a store."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,8 +14,9 @@ from typing import Any
 import msgspec
 
 from framefit.core.files import check_new, from_text, read_bytes, write_record, write_whole
-from framefit.core.latency_table import LatencyTable, compare_tables, differing_facts, merged, read_table
+from framefit.core.latency_table import LatencyTable, differing_facts, read_table
 from framefit.core.settings import Notify, silent, verb
+from framefit.core.store import Store, merged_tables
 from framefit.core.stored import StoredFile, StoredKind, StoreLog
 from framefit.devices.registry import open_device
 from framefit.errors import InputError
@@ -30,7 +24,6 @@ from framefit.workflows.settings import LogSettings, PullSettings, PushSettings
 
 __all__ = ["log", "pull", "push"]
 
-_OBJECTS, _INDEX, _TEMPORARY = "objects", "index", "temporary"
 _SHORT = 12  # digits of a hash that names show
 _KINDS: dict[StoredKind, set[str]] = {  # keys that only such a file has
     "table": {"fingerprint", "entries"},
@@ -39,100 +32,6 @@ _KINDS: dict[StoredKind, set[str]] = {  # keys that only such a file has
     "run": {"residual_utilisation_ratio", "misses"},
     "profile": {"totals_by_kind", "events"},
 }
-
-
-class Store:
-    """A store at a URL.
-
-    Args:
-        url: a folder, or a URL of a file system that fsspec knows.
-
-    Raises:
-        InputError: there is no such file system, or it needs a package that is not installed.
-    """
-
-    def __init__(self, url: str) -> None:
-        import fsspec
-
-        self.url = url
-        try:
-            self._files, root = fsspec.core.url_to_fs(str(url))
-        except (ImportError, ValueError) as error:
-            raise InputError(
-                f"cannot be opened: {error}",
-                where=url,
-                remedy="give a folder or a URL such as ssh://host/folder or s3://bucket/folder; fsspec's page says "
-                "which package a protocol needs",
-            ) from error
-        self._root = str(root).rstrip("/")
-
-    def push(self, data: bytes, record: StoredFile) -> None:
-        """Add a file and its record.
-
-        Raises:
-            InputError: the store cannot be written.
-        """
-        place = self._object(record.sha256)
-        try:
-            if not self._files.exists(place) or self._files.size(place) != len(data):
-                self._write(place, data)
-            name = f"{record.time.replace(':', '')}-{record.sha256[:_SHORT]}-{secrets.token_hex(4)}.json"
-            self._write(f"{self._root}/{_INDEX}/{name}", msgspec.json.encode(record))
-        except OSError as error:
-            raise InputError(
-                f"cannot be written: {error}", where=self.url, remedy="check its rights and space"
-            ) from error
-
-    def records(self) -> tuple[list[StoredFile], list[str]]:
-        """Records in the order in which they were pushed, and the names of damaged ones.
-
-        Raises:
-            InputError: there is no store.
-        """
-        folder = f"{self._root}/{_INDEX}"
-        try:
-            names = sorted(self._files.ls(folder, detail=False))
-        except FileNotFoundError as error:
-            raise InputError("there is no store", where=self.url, remedy="push a file, or correct the URL") from error
-        contents = self._files.cat(names) if names else {}
-        decoder, files, damaged = msgspec.json.Decoder(StoredFile), [], []
-        for name in names:
-            try:
-                file = decoder.decode(contents[name])
-                if not _sane(file):  # whoever can write into the store must not choose where files go here
-                    raise msgspec.ValidationError(name)
-                files.append(file)
-            except (msgspec.DecodeError, KeyError):
-                damaged.append(name.rsplit("/", 1)[-1])
-        return files, damaged
-
-    def read(self, record: StoredFile) -> bytes:
-        """The bytes of a file.
-
-        Raises:
-            InputError: it is not there, or has been damaged.
-        """
-        where = f"{self.url}: {record.name} ({record.sha256[:_SHORT]})"
-        try:
-            data: bytes = self._files.cat_file(self._object(record.sha256))
-        except OSError as error:
-            raise InputError("it is not in the store any more", where=where, remedy="push it again") from error
-        if hashlib.sha256(data).hexdigest() != record.sha256:
-            raise InputError(
-                "its bytes have changed since it was pushed", where=where, remedy="delete the object, and push it again"
-            )
-        return data
-
-    def _object(self, sha256: str) -> str:
-        return f"{self._root}/{_OBJECTS}/{sha256[:2]}/{sha256}"
-
-    def _write(self, place: str, data: bytes) -> None:
-        """Write under another name first."""
-        temporary = f"{self._root}/{_TEMPORARY}/{os.getpid()}-{secrets.token_hex(8)}"
-        for folder in (temporary, place):
-            self._files.makedirs(folder.rsplit("/", 1)[0], exist_ok=True)
-        self._files.pipe_file(temporary, data)
-        self._files.mv(temporary, place)
 
 
 @verb(PushSettings, "files")
@@ -259,47 +158,27 @@ def pull(settings: PullSettings, *, notify: Notify = silent) -> Pulled:
     if settings.merge is None:
         return result
     tables = [path for file, path in zip(latest.values(), paths, strict=True) if file.kind == "table"]
-    merged_table, remarks = merged_tables(tables)
+    merged_table, remarks = _merged(tables)
     write_record(settings.merge, merged_table, force=settings.force)
     return Pulled(listed, tuple(paths), Path(settings.merge), tuple(remarks))
 
 
-def merged_tables(paths: Sequence[Path]) -> tuple[LatencyTable, list[str]]:
-    """Tables of one device in one: of equal configurations the latest is kept, and what differs is told.
+def _merged(paths: Sequence[Path]) -> tuple[LatencyTable, list[str]]:
+    """Tables of one device in one, with remarks.
 
     Raises:
         InputError: there is none, or they are of different devices.
     """
     if not paths:
         raise InputError("no latency table is among these files", remedy="leave --merge out, or choose --kind table")
-    tables = [read_table(path) for path in paths]
-    for path, table in zip(paths[1:], tables[1:], strict=True):
-        if differing := differing_facts(tables[0].fingerprint, table.fingerprint):
+    named = [(path.name, read_table(path)) for path in paths]
+    for name, table in named[1:]:
+        if differing := differing_facts(named[0][1].fingerprint, table.fingerprint):
             raise InputError(
-                f"{path.name} is of another device than {paths[0].name}: its {differing[0].fact} differs",
+                f"{name} is of another device than {named[0][0]}: its {differing[0].fact} differs",
                 remedy="name the tables of one device, or choose them with --target",
             )
-    remarks = []
-    for path in paths[:-1]:
-        for entry in compare_tables(path, paths[-1]).entries:
-            interval = entry.ratio_interval
-            if interval is not None and not interval[0] <= 1 <= interval[1]:
-                remarks.append(
-                    f"{entry.op} on {entry.unit} took {entry.here_ns:,} ns in {path.name} and {entry.there_ns:,} ns in "
-                    f"{paths[-1].name}: the latter is kept"
-                )
-    return merged(tables), remarks
-
-
-def _sane(file: StoredFile) -> bool:
-    """Whether it names a file, and nothing else, and has a hash."""
-    plain = (
-        bool(file.name)
-        and file.name == Path(file.name).name
-        and not file.name.startswith(".")
-        and "\\" not in file.name
-    )
-    return plain and re.fullmatch("[0-9a-f]{64}", file.sha256) is not None
+    return merged_tables(named)
 
 
 def _url(store: str | None) -> str:

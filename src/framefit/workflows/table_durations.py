@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.latency_table import LatencyTable, check_fingerprint, read_table
+from framefit.core.latency_table import LatencyTable, check_fingerprint
 from framefit.core.settings import Notify
+from framefit.core.store import names_store, table_at
 from framefit.core.workload import Workload
 from framefit.devices.device import Device, is_modelled
 from framefit.devices.measure import Measurement
@@ -49,12 +50,20 @@ def in_table(
     """
     path, quantile = workload.table, workload.schedule.quantile
     assert path is not None
-    table = read_table(path)
-    unfit = _unfit(table, device, unit, path)
+    try:
+        table, remarks = table_at(path, device.fingerprint())
+        unfit = _unfit(table, device, unit, path)
+    except InputError as error:
+        if not names_store(path):
+            raise
+        unfit = f"{error.where}: {error.what}"
     if unfit is not None:
         instead = "what the description says" if durations.exact else "segments that are measured"
         durations.warnings.append(f"{unfit}; planned from {instead} instead")
         return durations
+    for remark in remarks:
+        notify(remark)
+    durations.warnings += remarks[1:]  # entries that differ
     estimator = Estimator(
         table, unit, fallback=workload.table_fallback, analytical=analytical_model(device.target, unit)
     )

@@ -109,6 +109,39 @@ function chartOption(told, width) {
   };
 }
 
+// The data as a table: a row for each datum, and a column for everything that some datum has.
+function csvOf(told) {
+  const [x, y] = [[told.x, "x"], [told.y, "y"]].map(([axis, other]) => titled(axis) || (axis.categories.length ? "name" : other));
+  const columns = {
+    line: [x, y], points: [x, y, "low", "high"], boxes: [`${x}, from`, `${x}, to`, y], band: [x, "low", "high"],
+    bars: [y, x, "low", "high"], across: [y], upright: [x],
+  };
+  const rows = told.lines.flatMap((line) => line.data.map((datum, at) => {
+    const row = { series: line.name, label: line.labels[at] ?? "" };
+    columns[line.kind].forEach((column, place) => {
+      const names = { [x]: told.x.categories, [y]: told.y.categories }[column];
+      row[column] = names?.[datum[place]] ?? datum[place];
+    });
+    return row;
+  }));
+  const used = [...new Set(rows.flatMap(Object.keys))].filter((key) => rows.some((row) => (row[key] ?? "") !== ""));
+  const quoted = (value) => (/[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
+  const line = (cells) => cells.map((cell) => quoted(String(cell ?? ""))).join(",");
+  return `${[line(used), ...rows.map((row) => line(used.map((key) => row[key])))].join("\n")}\n`;
+}
+
+function offerCsv(host, told) {
+  const button = make("button", "CSV", { type: "button", className: "csv" });
+  button.setAttribute("aria-label", `Save the data of "${told.title}" as CSV`);
+  button.addEventListener("click", () => {
+    const href = URL.createObjectURL(new Blob([csvOf(told)], { type: "text/csv" }));
+    const name = told.title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "") || "chart";
+    make("a", [], { href, download: `${name}.csv` }).click();
+    URL.revokeObjectURL(href);
+  });
+  host.querySelector("h3").after(button);
+}
+
 function beginChart(host) {
   const told = JSON.parse(host.querySelector("script").textContent);
   const plot = host.querySelector(".plot");
@@ -124,6 +157,7 @@ function beginChart(host) {
     plot.querySelector("svg").setAttribute("viewBox", `0 0 ${width} ${height}`);
   };
   draw();
+  offerCsv(host, told);
   new ResizeObserver(() => matchMedia("print").matches || draw()).observe(plot);
 }
 

@@ -99,18 +99,27 @@ const DRAWN = {
     },
   }),
 
-  upright: (told, line) => straight(line, "xAxis", told.y.scale === "category" ? ["end", 0] : ["insideEndTop", 90]),
-  across: (told, line) => straight(line, "yAxis", ["insideStartTop", 0]),
+  upright: (told, line) =>
+    straight(line, "xAxis", ...(told.y.scale === "category" ? ["end", 0, inwards(told, line)] : ["insideEndTop", 90])),
+  across: (told, line) => straight(line, "yAxis", "insideStartTop", 0),
 };
 
-function straight(line, axis, [position, rotate]) {
+// To which side the text above an upright line goes, so that no edge of the chart cuts it off.
+function inwards(told, line) {
+  const bars = told.lines.filter((one) => one.kind === "bars").flatMap((one) => one.data.flatMap(([, ...values]) => values));
+  const [low, high] = [told.x.low ?? 0, told.x.high ?? Math.max(line.data[0][0], ...bars)];
+  const place = (line.data[0][0] - low) / (high - low);
+  return place > 0.8 ? "right" : place < 0.2 ? "left" : "center";
+}
+
+function straight(line, axis, position, rotate, align = undefined) {
   const halo = { textBorderColor: "var(--card)", textBorderWidth: 3 };
   return {
     type: "line", data: [],
     markLine: {
       silent: true, symbol: "none", emphasis: { disabled: true }, data: line.data.map(([value]) => ({ [axis]: value })),
       lineStyle: { color: colourOf(line), width: 1.6, type: line.dashed ? "dashed" : "solid" },
-      label: { formatter: line.name, color: "var(--text)", fontSize: 11.5, position, rotate, ...halo },
+      label: { formatter: line.name, color: "var(--text)", fontSize: 11.5, position, rotate, align, ...halo },
     },
   };
 }
