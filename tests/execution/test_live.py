@@ -69,15 +69,22 @@ with av.open(sys.argv[1], "w", format="mpegts") as container:
 """
 
 
-@pytest.fixture
-def address() -> Iterator[str]:
-    """Where another process sends images, thirty a second."""
+@contextlib.contextmanager
+def sent_by(program: str) -> Iterator[str]:
+    """The address to which a program sends in a process of its own."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
         free.bind(("127.0.0.1", 0))
         url = f"udp://127.0.0.1:{free.getsockname()[1]}"
-    with subprocess.Popen([sys.executable, "-c", _SENDER, f"{url}?pkt_size=1316"]) as sender:
+    with subprocess.Popen([sys.executable, "-c", program, f"{url}?pkt_size=1316"]) as sender:
         yield url
         sender.kill()
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """Where another process sends images, thirty a second."""
+    with sent_by(_SENDER) as url:
+        yield url
 
 
 def test_a_live_source_hands_over_what_comes(address: str) -> None:
@@ -172,12 +179,8 @@ with av.open(sys.argv[1], "w", format="mpegts") as container:
 @pytest.fixture
 def speaker() -> Iterator[str]:
     """Where another process sends a tone of 440 Hz, in stereo, 48,000 samples a second."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"udp://127.0.0.1:{free.getsockname()[1]}"
-    with subprocess.Popen([sys.executable, "-c", _SPEAKER, f"{url}?pkt_size=1316"]) as sender:
+    with sent_by(_SPEAKER) as url:
         yield url
-        sender.kill()
 
 
 def test_sound_comes_in_blocks(speaker: str) -> None:

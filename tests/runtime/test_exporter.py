@@ -112,6 +112,12 @@ def test_addresses(tmp_path: Path) -> None:
             stack.enter_context(exported(session(tmp_path), str(used.getsockname()[1])))
 
 
+def test_a_wrong_address_is_refused_before_anything_is_planned() -> None:
+    """Even before the workload is read."""
+    with pytest.raises(InputError, match=r"'1\.5' is no address"):
+        framefit.run("nowhere.toml", metrics="1.5")
+
+
 def test_the_frames_are_those_of_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the last scrape of a run reads is what its result says."""
     registries = list[Any]()

@@ -111,7 +111,7 @@ def listen(broker: Broker) -> Iterator[Callable[[str], Messages]]:
 
 
 def test_a_broker_gets_a_message_a_frame(broker: Broker, listen: Callable[[str], Messages]) -> None:
-    """In order, as JSON; the broker may go away and come back, which costs the messages of the meantime only."""
+    """In order, as JSON."""
     messages = listen("cars/boxes")
     sink = opened(f"mqtt://127.0.0.1:{broker.port}/cars/boxes")
     for frame in range(20):
@@ -122,8 +122,10 @@ def test_a_broker_gets_a_message_a_frame(broker: Broker, listen: Callable[[str],
     sink.close()
 
 
-def test_a_broker_that_goes_away_ends_no_run(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
-    """What could not be sent is counted, and told at the end."""
+def test_a_broker_that_goes_away_ends_no_run(
+    broker: Broker, listen: Callable[[str], Messages], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What could not be sent is counted, and told at the end; a broker that comes back is connected again."""
     sink = opened(f"mqtt://127.0.0.1:{broker.port}/cars")
     sink.put(0, {"y": np.zeros(1)})
     time.sleep(0.2)
@@ -131,6 +133,12 @@ def test_a_broker_that_goes_away_ends_no_run(broker: Broker, caplog: pytest.LogC
     time.sleep(0.5)
     for frame in range(3):
         sink.put(frame, {"y": np.zeros(1)})
+    broker.start()
+    messages, end_s = listen("cars"), time.monotonic() + 60
+    while messages.empty() and time.monotonic() < end_s:
+        sink.put(7, {"y": np.zeros(1)})
+        time.sleep(0.2)
+    assert messages.get(timeout=1) == {"frame": 7, "y": [0.0]}
     with caplog.at_level(logging.WARNING):
         sink.close()
     assert "messages were lost: the broker was not reached" in caplog.text
@@ -248,6 +256,20 @@ def test_what_a_package_raises_ends_the_run(slow: type[Slow]) -> None:
     with pytest.raises(FramefitError, match="it raised KeyError: 'bad'") as raised:
         sink.close()
     assert raised.value.where == "sink 'slow://me@there', frame 3"
+
+
+def test_a_sink_that_fails_does_not_hold_up_a_simulation(slow: type[Slow], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for room in its queue hears of it."""
+    monkeypatch.setattr("framefit.runtime.sinks._WAITING_OUTPUTS", 2)
+    sink = opened("slow://there", SinkPlace(real_time=False))
+    slow.go.set()
+
+    def put_all() -> None:
+        for frame in range(50):
+            sink.put(frame, {"bad": np.zeros(1)})
+
+    with pytest.raises(FramefitError, match="it raised KeyError"):
+        put_all()
 
 
 def test_a_package_that_cannot_be_imported(register: Callable[[str, Any], None]) -> None:

@@ -104,7 +104,7 @@ def load_plugin(group: str, name: str, where: str) -> Callable[..., Any] | None:
             raise InputError(
                 f"importing {entry.value!r} failed: {error_text(error)}",
                 where=where,
-                remedy=f"mend or remove {package}",
+                remedy=f"update or remove {package}",
             ) from error
         return loaded
     return None

@@ -18,7 +18,7 @@ import msgspec
 
 from framefit.core.latency_table import LatencyTable, Value, compared, differing_facts, merged, parsed_table, read_table
 from framefit.core.stored import StoredFile
-from framefit.core.workload import address_scheme
+from framefit.core.workload import address_scheme, without_password
 from framefit.errors import InputError
 
 __all__ = ["Store", "merged_tables", "names_store", "table_at"]
@@ -45,13 +45,13 @@ class Store:
     def __init__(self, url: str) -> None:
         import fsspec
 
-        self.url = url
+        self.url = without_password(str(url))
         try:
             self._files, root = fsspec.core.url_to_fs(str(url))
         except (ImportError, ValueError) as error:
             raise InputError(
                 f"cannot be opened: {error}",
-                where=url,
+                where=self.url,
                 remedy="give a folder or a URL such as ssh://host/folder or s3://bucket/folder; fsspec's page says "
                 "which package a protocol needs",
             ) from error
@@ -141,7 +141,8 @@ def table_at(place: str, facts: Mapping[str, Value]) -> tuple[LatencyTable, list
     """
     if not names_store(place):
         return read_table(place), []
-    store, url = Store(place), place
+    store = Store(place)
+    url = store.url
     files, _ = store.records()
     tables = [file for file in files if file.kind == "table"]
     mine = {file.sha256: file for file in tables if not differing_facts(file.fingerprint, facts)}

@@ -37,6 +37,7 @@ __all__ = [
     "load_workload",
     "names_function",
     "streams_of",
+    "without_password",
 ]
 
 
@@ -657,6 +658,11 @@ def address_scheme(text: str) -> str | None:
     """What stands before ``://`` in an address; ``None`` where it is none."""
     address = _ADDRESS.match(text)
     return None if address is None else address[1]
+
+
+def without_password(address: str) -> str:
+    """An address as it may stand in messages."""
+    return re.sub(r"(?<=://)([^/@:]*):[^/@]*@", r"\1@", address)
 
 
 def names_function(text: str) -> bool:

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from framefit.core.functions import error_text, load_plugin
-from framefit.core.workload import StreamEntry, Workload, address_scheme
+from framefit.core.workload import StreamEntry, Workload, address_scheme, without_password
 from framefit.devices.device import Array
 from framefit.devices.host import keep_off
 from framefit.errors import FramefitError, InputError, UnsupportedError
-from framefit.execution.messages import without_password
 from framefit.execution.video import images, opened_media, video_shape
 
 __all__ = ["LiveSource", "live_frames", "sample_rate"]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import threading
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
+from framefit.core.workload import without_password
 from framefit.devices.device import Array
 from framefit.errors import FramefitError, InputError, needs_extra
 
-__all__ = ["json_line", "without_password"]
+__all__ = ["json_line"]
 
 _CONNECT_S = 10.0
 _SEND_S = 5.0
@@ -38,11 +38,6 @@ def json_line(frame: int, outputs: dict[str, Array]) -> bytes:
             key += "_"
         line[key] = array.tolist()
     return msgspec.json.encode(line)
-
-
-def without_password(address: str) -> str:
-    """An address as it may stand in messages."""
-    return re.sub(r"(?<=://)([^/@:]*):[^/@]*@", r"\1@", address)
 
 
 class MqttSink:
@@ -69,8 +64,8 @@ class MqttSink:
         self._topic, parts = _topic(address, self._shown)
         self._client = Client(CallbackAPIVersion.VERSION2)
         if parts.username:
-            password = parts.password or os.environ.get("MQTT_PASSWORD")
-            self._client.username_pw_set(unquote(parts.username), None if password is None else unquote(password))
+            password = os.environ.get("MQTT_PASSWORD") if parts.password is None else unquote(parts.password)
+            self._client.username_pw_set(unquote(parts.username), password)
         if parts.scheme == "mqtts":
             self._client.tls_set()
         answer, self._answers = threading.Event(), list[str]()

@@ -17,11 +17,11 @@ from framefit.core.arrays import ArrayFile, transposed
 from framefit.core.functions import error_text, load_function, load_plugin
 from framefit.core.journal import numbered_files
 from framefit.core.model import TensorInfo
-from framefit.core.workload import OutputEntry, StreamEntry, address_scheme, names_function
+from framefit.core.workload import OutputEntry, StreamEntry, address_scheme, names_function, without_password
 from framefit.devices.device import Array, random_inputs
 from framefit.errors import FramefitError, InputError, UnsupportedError, needs_extra
 from framefit.execution.live import live_frames, live_shape
-from framefit.execution.messages import MqttSink, check_mqtt, without_password
+from framefit.execution.messages import MqttSink, check_mqtt
 from framefit.execution.video import VIDEO_SUFFIXES, DecodedVideo, video_shape
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def check_sink(output: OutputEntry, *, force: bool, folder: Path) -> Callable[..
     if scheme in ("mqtt", "mqtts"):
         check_mqtt(sink)
         return MqttSink
-    plugin = None if scheme is None else load_plugin(SINK_GROUP, scheme, f"sink {sink!r}")
+    plugin = None if scheme is None else load_plugin(SINK_GROUP, scheme, f"sink {without_password(sink)!r}")
     if plugin is not None:
         return plugin
     raise UnsupportedError(

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from framefit.core.workload import without_password
 from framefit.devices.device import Array
 from framefit.devices.host import available_cores, without_priority
 from framefit.errors import FramefitError, InputError, needs_extra
-from framefit.execution.messages import without_password
 
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mkv", ".mov", ".avi", ".webm", ".mpg")
 _AHEAD_BYTES = 1 << 26  # of decoded frames
@@ -101,20 +101,18 @@ def opened_media(path: str | Path, where: str, *, kind: str = "video") -> Iterat
     """The container, and its first stream of video or audio, for a single thread."""
     with needs_extra("av", "video"):
         import av
-    source, options = _form(str(path))
+    (source, options), shown = _form(str(path)), without_password(str(path))
     try:
         container = av.open(source, **options)
     except FileNotFoundError:
-        raise InputError(f"no such file {path}", where=where, remedy="check the path") from None
+        raise InputError(f"no such file {shown}", where=where, remedy="check the path") from None
     except (av.error.FFmpegError, OSError, ValueError) as error:
         raise _unreadable(path, where, error) from error
     with container:
         streams = getattr(container.streams, kind)
         if not streams:
             what, remedy = ("video", "images") if kind == "video" else ("sound", "sound, or leave block out")
-            raise InputError(
-                f"{without_password(str(path))} has no {what}", where=where, remedy=f"give one with {remedy}"
-            )
+            raise InputError(f"{shown} has no {what}", where=where, remedy=f"give one with {remedy}")
         streams[0].codec_context.thread_count = 1  # threads of the decoder could be on the beat's core
         yield container, streams[0]
 

@@ -17,7 +17,7 @@ from framefit.errors import InputError, needs_extra
 from framefit.runtime.log import FrameLog, FrameOutcome
 from framefit.runtime.session import Session
 
-__all__ = ["exported"]
+__all__ = ["exported", "metrics_address"]
 
 _BUCKETS_S = np.asarray([0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0])
 _DRAIN_S = 1.0
@@ -99,8 +99,8 @@ def exported(session: Session, address: str | None) -> Iterator[None]:
         yield
         return
     host, port = metrics_address(address)
-    with needs_extra("prometheus_client", "metrics"):
-        import prometheus_client as prometheus
+    import prometheus_client as prometheus
+
     exporter = Exporter([model.name for model in session.opened.models], lambda: session.group.windows)
     registry = prometheus.CollectorRegistry()
     registry.register(exporter)
@@ -138,7 +138,10 @@ def metrics_address(text: str) -> tuple[str, int]:
 
     Raises:
         InputError: it is no address.
+        MissingExtraError: without the extra ``metrics``.
     """
+    with needs_extra("prometheus_client", "metrics"):
+        import prometheus_client  # noqa: F401 - before anything is planned
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
     if not port.isascii() or not port.isdecimal() or not 0 < int(port) < 1 << 16:

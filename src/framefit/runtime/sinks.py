@@ -22,17 +22,18 @@ import numpy as np
 from framefit.core.files import write_whole
 from framefit.core.functions import error_text
 from framefit.core.journal import Journal, JournalFile, numbered_files
-from framefit.core.workload import OutputEntry, names_function
+from framefit.core.workload import OutputEntry, names_function, without_password
 from framefit.devices.device import Array
 from framefit.devices.host import keep_off
 from framefit.errors import FramefitError, InputError, needs_extra
 from framefit.execution.buffers import finite
-from framefit.execution.messages import json_line, without_password
+from framefit.execution.messages import json_line
 from framefit.execution.streams import check_path, check_sink
 
 _ROW_GROUP_BYTES = 1 << 24
 _WAITING_OUTPUTS = 256
 _CLOSE_S = 5.0
+_LOOK_S = 0.5  # how often it is looked whether a sink has failed
 
 logger = logging.getLogger(__name__)
 
@@ -381,14 +382,15 @@ class ThreadedSink:
         Raises:
             FramefitError: the sink raised something.
         """
-        self._check()
         while True:
+            self._check()
             try:
-                self._queue.put((frame, outputs), block=not self._place.real_time)
+                self._queue.put((frame, outputs), block=not self._place.real_time, timeout=_LOOK_S)
             except queue.Full:
-                with contextlib.suppress(queue.Empty):
-                    self._queue.get_nowait()
-                    self._dropped += 1
+                if self._place.real_time:
+                    with contextlib.suppress(queue.Empty):
+                        self._queue.get_nowait()
+                        self._dropped += 1
             else:
                 return
 

@@ -281,8 +281,7 @@ def _priced(request: PlanRequest, device: Device, notify: Notify, *, cache: bool
         return bare
     from framefit.workflows.table_durations import in_table  # loads latency, which nothing else here needs
 
-    units = {unit: in_table(workload, unit, device, durations, notify) for unit, durations in bare.units.items()}
-    return dataclasses.replace(bare, units=units)
+    return dataclasses.replace(bare, units=in_table(workload, device, bare.units, notify))
 
 
 def _without_table(request: PlanRequest, device: Device, notify: Notify, *, cache: bool = True) -> PricedDevice:

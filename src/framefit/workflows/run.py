@@ -26,7 +26,7 @@ from framefit.devices.device import is_simulated
 from framefit.devices.registry import capabilities_of
 from framefit.errors import InputError
 from framefit.planning.plan import Plan
-from framefit.runtime.exporter import exported
+from framefit.runtime.exporter import exported, metrics_address
 from framefit.runtime.session import MeasuredRun, Session, check_faults
 from framefit.workflows.plan import names_plan, plan, read_plan, ready
 from framefit.workflows.record import (
@@ -153,6 +153,8 @@ def _play(
     sensors: bool = False,
 ) -> RunResult:
     """Open a plan, run it on a real or a virtual clock, and write what happened."""
+    if isinstance(settings, RunSettings) and settings.metrics is not None:
+        metrics_address(settings.metrics)
     if settings.resume:
         return _resumed(settings, notify, stop, on_idle)
     app = _stored_plan(settings, notify)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,40 +30,48 @@ from framefit.stats import Z90, normal_quantile
 
 
 def in_table(
-    workload: Workload,
-    unit: str,
-    device: Device,
-    durations: Durations,
-    notify: Notify,
-) -> Durations:
+    workload: Workload, device: Device, durations: Mapping[str, Durations], notify: Notify
+) -> dict[str, Durations]:
     """Durations from the workload's table where that is the device's, else those that are given, with a warning.
 
     Args:
         workload: with absolute paths, and a table.
-        unit: of the device.
         device: where everything runs.
-        durations: that the unit has without a table.
+        durations: that each unit has without a table.
         notify: receives what is being done.
 
     Raises:
         InputError: the table cannot be read.
     """
-    path, quantile = workload.table, workload.schedule.quantile
+    path = workload.table
     assert path is not None
+    table, remarks, unfit = None, list[str](), ""
     try:
         table, remarks = table_at(path, device.fingerprint())
-        unfit = _unfit(table, device, unit, path)
     except InputError as error:
         if not names_store(path):
             raise
         unfit = f"{error.where}: {error.what}"
-    if unfit is not None:
-        instead = "what the description says" if durations.exact else "segments that are measured"
-        durations.warnings.append(f"{unfit}; planned from {instead} instead")
-        return durations
     for remark in remarks:
         notify(remark)
-    durations.warnings += remarks[1:]  # entries that differ
+    units = {}
+    for unit, without in durations.items():
+        why = unfit if table is None else _unfit(table, device, unit, path)
+        if table is None or why is not None:
+            instead = "what the description says" if without.exact else "segments that are measured"
+            without.warnings.append(f"{why}; planned from {instead} instead")
+            units[unit] = without
+        else:
+            without.warnings += remarks[1:]  # entries that differ
+            units[unit] = _of_unit(workload, unit, device, without, table, path, notify)
+    return units
+
+
+def _of_unit(
+    workload: Workload, unit: str, device: Device, durations: Durations, table: LatencyTable, path: str, notify: Notify
+) -> Durations:
+    """Durations of one unit from a table that has it."""
+    quantile = workload.schedule.quantile
     estimator = Estimator(
         table, unit, fallback=workload.table_fallback, analytical=analytical_model(device.target, unit)
     )
