@@ -18,8 +18,6 @@ from framefit.report.sections.plan import PlanContent
 from framefit.report.sections.profile import ProfileContent
 from framefit.report.timeline import Happened
 
-MADE = "Made by a test."
-
 
 def subjects_of(**contents):
     """Subjects by name."""
@@ -29,7 +27,7 @@ def subjects_of(**contents):
 def written(folder, subjects):
     """The page's text, and its path."""
     path = folder / "report.html"
-    write_report_page(path, subjects, made=MADE, force=True)
+    write_report_page(path, subjects, force=True)
     return path.read_text(), path
 
 
@@ -121,7 +119,7 @@ def test_everything_on_one_page(everything, tmp_path):
     titles = {"Accuracy against cycles", "What layers cost", "Time by layer", "Time asked of the units, step by step"}
     assert titles <= set(charts(text))
     assert "Framefit report on a fit and 2 runs and a plan" in seen
-    assert MADE in seen
+    assert "Made by Framefit" in seen
     ids = re.findall(r'\sid="([^"]*)"', text)
     assert len(set(ids)) == len(ids)
 
@@ -168,7 +166,7 @@ def test_overwriting_a_page(tmp_path):
     """A file is overwritten only with ``force``."""
     written(tmp_path, subjects_of(one=table()))
     with pytest.raises(InputError, match="--force"):
-        write_report_page(tmp_path / "report.html", subjects_of(one=table()), made=MADE)
+        write_report_page(tmp_path / "report.html", subjects_of(one=table()))
 
 
 @needs_browser

@@ -660,17 +660,41 @@ def pull(given: dict[str, Any], screen: Screen) -> None:
         show("", *pulled.remarks, f"table: {pulled.table}")
 
 
-@_command(LogSettings, Screen)
-def log(given: dict[str, Any], screen: Screen) -> None:
+class LogScreen(Screen, kw_only=True):
+    """Options of the command ``log`` beside those of the verb."""
+
+    page: Annotated[
+        str | None,
+        option("Write it as an HTML page to this file, with charts of the model.", metavar="PATH", names="new path"),
+    ] = None
+    force: OverwriteFile = False
+
+
+@_command(LogSettings, LogScreen)
+def log(given: dict[str, Any], screen: LogScreen) -> int:
     """List what a store holds, the latest last.
 
+    With --model, the figures that these files have of it follow: latency, response times, missed frames and accuracy,
+    by commit. A figure that is worse than the one before on the same device, by more than both 90 % intervals, is
+    marked, and the exit code is 1 where the latest one is.
+
     Example: framefit log ssh://build/shared/framefit --kind table --target board.toml
+
+    Example: framefit log ssh://build/shared/framefit --model doors.onnx --page doors.html
     """
+    from framefit.report.description import Subject
+    from framefit.report.html import write_report_page
     from framefit.report.terminal import view
     from framefit.workflows.store import log
 
     listed = log(**given)
-    show_json(listed) if screen.json else show(view(listed))
+    if screen.page is not None:
+        write_report_page(screen.page, [Subject("store", listed.store, listed)], force=screen.force)
+    if screen.json:
+        show_json(listed)
+    else:
+        show(view(listed), *(() if screen.page is None else ("", f"page: {screen.page} (open it in a browser)")))
+    return 1 if listed.worse else 0
 
 
 @_command(SparsifyOptions, Screen)

@@ -7,7 +7,6 @@ import hashlib
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
@@ -116,10 +115,9 @@ def choose(settings: ChooseSettings, *, notify: Notify = silent) -> Chosen:
         interrupted=interrupted,
     )
     if folder is not None:
-        made = f"Made by Framefit {version('framefit')} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
         folder.mkdir(parents=True, exist_ok=True)
         write_record(folder / _MARK, choice, force=True)
-        write_report_page(folder / "report.html", [Subject(folder.name, str(app), choice)], made=made, force=True)
+        write_report_page(folder / "report.html", [Subject(folder.name, str(app), choice)], force=True)
     return Chosen(choice, folder)
 
 

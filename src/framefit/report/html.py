@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cache
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from framefit.core.latency_table import LatencyTable
 from framefit.core.loss_study import LossStudy
 from framefit.core.profile import Profile
 from framefit.core.sparsity import SparsityResult
+from framefit.core.stored import StoreLog
 from framefit.core.timetable import Timetable
 from framefit.core.tree_results import TreeifyResult
 from framefit.report.description import (
@@ -66,6 +69,7 @@ Content = (
     | Choice
     | SparsityResult
     | TreeifyResult
+    | StoreLog
 )
 _EQUAL, _NOTABLE = 5e-4, 0.05  # relative differences: that no three digits show, and that is coloured
 _SORTED_ROWS = 4  # shorter tables need no sorting
@@ -87,20 +91,18 @@ _TIMELINE_FOOTER = (
 )
 
 
-def write_report_page(
-    path: str | Path, subjects: Sequence[Subject[Content]], *, made: str, force: bool = False
-) -> None:
+def write_report_page(path: str | Path, subjects: Sequence[Subject[Content]], *, force: bool = False) -> None:
     """Write a report as a page that any current browser opens, without a server or a network.
 
     Args:
         path: usually ``report.html``.
         subjects: one at least; names are unique.
-        made: when and by what, for the page's end.
         force: overwrite.
 
     Raises:
         InputError: the file exists and ``force`` is not set, or it cannot be written.
     """
+    made = f"Made by Framefit {version('framefit')} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
     groups: dict[int, tuple[Kind[Any], list[Subject[Content]]]] = {}
     for subject in subjects:
         place, kind = kind_of(subject.content)

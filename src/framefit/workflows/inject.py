@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 from framefit.core.files import check_folder, check_new, write_record, write_whole_folder
@@ -93,9 +91,8 @@ def _study(
         notify=notify,
     )
     if folder is not None:
-        made = f"Made by Framefit {version('framefit')} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
         with write_whole_folder(folder, _MARK, "a study of losses", force=settings.force) as part:
             write_record(part / _MARK, study)
             write_loss_picture(part / "loss_study.svg", study)
-            write_report_page(part / "report.html", [Subject(folder.name, source.where, study)], made=made)
+            write_report_page(part / "report.html", [Subject(folder.name, source.where, study)])
     return StudiedLosses(study, folder)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -90,8 +88,7 @@ def write_report(settings: ReportSettings, *, notify: Notify = silent) -> Path:
             write_views(path, content.profile)
         subjects.append(Subject(name, str(path), content))
     notify("writing the page")
-    made = f"Made by Framefit {version('framefit')} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
-    write_report_page(place, subjects, made=made, force=settings.force)
+    write_report_page(place, subjects, force=settings.force)
     return place
 
 

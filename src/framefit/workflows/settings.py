@@ -337,7 +337,8 @@ _StoreUrl = Annotated[
     option("Folder or URL of the store (default: the environment's FRAMEFIT_STORE).", metavar="URL"),
 ]
 _FileKind = Annotated[
-    Literal["table", "plan", "run", "fit", "profile", "model", "file"] | None, option("Only files of this kind.")
+    Literal["table", "plan", "run", "fit", "sparsity", "profile", "model", "file"] | None,
+    option("Only files of this kind."),
 ]
 _OfModel = Annotated[str | None, option("Only what is about this model's file.", metavar="MODEL.onnx", names="path")]
 _OfTarget = Annotated[
@@ -361,6 +362,10 @@ class PushSettings(Settings, kw_only=True):
     ] = ()
     parents: Annotated[tuple[str, ...], option("Hashes of stored files that they were made of.", metavar="SHA256")] = ()
     command: Annotated[str, option("What made them, for the log.", metavar="TEXT")] = ""
+    commit: Annotated[
+        str | None,
+        option("Commit that they belong to (default: of the git repository here, if it is one).", metavar="TEXT"),
+    ] = None
 
 
 class LogSettings(Settings, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,21 +15,24 @@ from typing import Any
 import msgspec
 
 from framefit.core.files import check_new, from_text, read_bytes, write_record, write_whole
+from framefit.core.history import figures_in, history
 from framefit.core.latency_table import LatencyTable, differing_facts, read_table
 from framefit.core.settings import Notify, silent, verb
 from framefit.core.store import Store, merged_tables
-from framefit.core.stored import StoredFile, StoredKind, StoreLog
+from framefit.core.stored import StoredFigure, StoredFile, StoredKind, StoreLog
 from framefit.devices.registry import open_device
 from framefit.errors import InputError
 from framefit.workflows.settings import LogSettings, PullSettings, PushSettings
 
 __all__ = ["log", "pull", "push"]
 
+_TIMETABLE = "timetable.json"
 _SHORT = 12  # digits of a hash that names show
 _KINDS: dict[StoredKind, set[str]] = {  # keys that only such a file has
     "table": {"fingerprint", "entries"},
     "plan": {"hyperperiod_windows", "windows"},
     "fit": {"before", "after", "steps"},
+    "sparsity": {"dense", "configurations"},
     "run": {"residual_utilisation_ratio", "misses"},
     "profile": {"totals_by_kind", "events"},
 }
@@ -49,6 +53,7 @@ def push(settings: PushSettings, *, notify: Notify = silent) -> StoreLog:
         >>> framefit.push("pi5.table.json", store="/shared/framefit")  # doctest: +SKIP
     """
     store, records = Store(_url(settings.store)), []
+    commit = _commit() if settings.commit is None else settings.commit
     named = [(Path(name), read_bytes(name)) for name in settings.files]
     for path, data in named:
         kind, fingerprint = _described(path, data)
@@ -60,9 +65,11 @@ def push(settings: PushSettings, *, notify: Notify = silent) -> StoreLog:
             time=datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
             version=version("framefit"),
             command=settings.command,
+            commit=commit,
             fingerprint=fingerprint,
             models=tuple(hashlib.sha256(read_bytes(model)).hexdigest() for model in settings.models),
             parents=settings.parents,
+            figures=_figures(kind, data, path.name, notify),
         )
         store.push(data, record)
         records.append(record)
@@ -72,10 +79,10 @@ def push(settings: PushSettings, *, notify: Notify = silent) -> StoreLog:
 
 @verb(LogSettings, "store")
 def log(settings: LogSettings) -> StoreLog:
-    """List what a store holds, the latest last.
+    """List what a store holds, the latest last, and what its files say of a model.
 
     Args:
-        settings: store, and which files.
+        settings: store, and which files; with a model, those that are about its bytes or have figures of its name.
 
     Raises:
         InputError: there is no store.
@@ -87,16 +94,37 @@ def log(settings: LogSettings) -> StoreLog:
     store = Store(_url(settings.store))
     files, damaged = store.records()
     facts = _facts(settings.target)
+    name = Path(settings.model or "").stem
     models = {hashlib.sha256(read_bytes(settings.model)).hexdigest()} if settings.model else set()
     chosen = [
         file
         for file in files
         if (settings.kind is None or file.kind == settings.kind)
-        and (not models or models & {*file.models, file.sha256})
+        and (not models or models & {*file.models, file.sha256} or any(row.model == name for row in file.figures))
         and (facts is None or (bool(file.fingerprint) and not differing_facts(facts, file.fingerprint)))
         and all(_matches(file, word) for word in settings.words)
     ]
-    return StoreLog(store=store.url, files=tuple(chosen), damaged=tuple(damaged))
+    past = history(chosen, name) if settings.model else ()
+    return StoreLog(store=store.url, files=tuple(chosen), damaged=tuple(damaged), history=past)
+
+
+def _figures(kind: StoredKind, data: bytes, name: str, notify: Notify) -> tuple[StoredFigure, ...]:
+    """What a file says of models; nothing, and a remark, where another version wrote it."""
+    try:
+        return figures_in(kind, data, name)
+    except InputError as error:
+        notify(f"{name}: no figures of it are in the log, for this version cannot read them: {error.what}")
+        return ()
+
+
+def _commit() -> str:
+    """Of the git repository of this folder, with a remark on changes; empty without one."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 @dataclass(frozen=True)
@@ -215,4 +243,28 @@ def _described(path: Path, data: bytes) -> tuple[StoredKind, dict[str, Any]]:
     kind: StoredKind = next((kind for kind, needed in _KINDS.items() if needed <= keys), "file")
     if kind == "table":
         return kind, from_text(data, LatencyTable, path).fingerprint
-    return kind, {}
+    beside = path.parent / _TIMETABLE
+    if kind == "plan":
+        return kind, _device(data)
+    return kind, _device(beside.read_bytes()) if kind == "run" and beside.is_file() else {}
+
+
+class _Source(msgspec.Struct):
+    """Of a plan, what it was made of: only the device is read."""
+
+    device: dict[str, Any] = {}
+
+
+class _Planned(msgspec.Struct):
+    """A plan, of which only the source is read."""
+
+    source: _Source | None = None
+
+
+def _device(plan: bytes) -> dict[str, Any]:
+    """Fingerprint of the device that a plan is for; empty where it does not say it."""
+    try:
+        source = msgspec.json.decode(plan, type=_Planned).source
+    except msgspec.DecodeError:
+        return {}
+    return {} if source is None else source.device
