@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -230,7 +230,7 @@ class GraphBuilder:
         node = ir.node(
             kind,
             [self._values[name] if name else None for name in inputs],
-            attributes,
+            {key: _attribute(key, value) for key, value in attributes.items()},
             domain=domain,
             outputs=values,
             name=names[0],
@@ -275,3 +275,13 @@ class GraphBuilder:
         infer(ir.Model(graph, ir_version=8))
         for output, result in zip(node.outputs, results, strict=True):
             output.shape, output.type = result.shape, result.type
+
+
+_LISTS: dict[type, Callable[[str, Any], Any]] = {int: ir.AttrInt64s, float: ir.AttrFloat32s, str: ir.AttrStrings}
+
+
+def _attribute(name: str, value: Any) -> Any:
+    """Lists of numbers and texts as attributes; onnx_ir asks each of these first whether it is a graph or tensor."""
+    kinds = {type(item) for item in value} if isinstance(value, (list, tuple)) else set()
+    make = _LISTS.get(kinds.pop()) if len(kinds) == 1 else None
+    return value if make is None else make(name, value)

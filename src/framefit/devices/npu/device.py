@@ -282,10 +282,11 @@ class NpuDevice:
         assert isinstance(binding, NpuBinding)
         clock, unit, lock = self.clock, binding.unit, self._lock
         nominal = binding.duration_ns
-        with lock or contextlib.nullcontext():
+        if lock is None:
             started = max(clock.now_ns(), self._free_at.get(unit, 0))
-            if lock is not None:
-                self._begun[unit] = started
+        else:
+            with lock:
+                started = self._begun[unit] = max(clock.now_ns(), self._free_at.get(unit, 0))
         factor, stalled_at, stall = self._vary[unit](started, nominal)
         finished = started + round(nominal * factor) + stall
         try:

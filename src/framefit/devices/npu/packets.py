@@ -56,6 +56,7 @@ class PacketBuffer:
         self._unit = unit
         self._keep = keep
         self._patterns: list[_Pattern] = []
+        self._tables: tuple[npt.NDArray[Any], ...] | None = None  # of all patterns, one after the other
         self._pending: list[tuple[int, int, float, int, int]] = []
         self._kinds: dict[str, int] = {}
         # Rows: time, kind, type, core, operation, whether packets were dropped just before.
@@ -87,6 +88,7 @@ class PacketBuffer:
         numbers = [self._kinds.setdefault(kind, len(self._kinds)) for kind in kinds]
         begins = np.concatenate([[0], ends[:-1]]).astype(np.int64)
         self._patterns.append(_Pattern(np.asarray(numbers, np.int64), begins, ends, core))
+        self._tables = None
         return len(self._patterns) - 1
 
     def add(
@@ -203,11 +205,20 @@ class PacketBuffer:
 
     def _expanded(self, pending: Sequence[tuple[int, int, float, int, int]]) -> Ints:
         """Packets of recorded launches, one launch after the other."""
-        patterns, selected = self._patterns, self._unit.selected_kinds
+        if self._tables is None:
+            self._tables = self._joined()
         pattern, started, factor, stalled_at, stall = zip(*pending, strict=True)
         rows: Ints = expand(
             np.asarray([pattern, started, stalled_at, stall], np.int64).T.copy(),
             np.asarray(factor, np.float64),
+            *self._tables,
+        )
+        return rows
+
+    def _joined(self) -> tuple[npt.NDArray[Any], ...]:
+        """What :func:`expand` needs of all patterns."""
+        patterns, selected = self._patterns, self._unit.selected_kinds
+        return (
             np.cumsum([0, *(len(p.kind) for p in patterns)]),
             np.concatenate([p.begin_ns for p in patterns]),
             np.concatenate([p.end_ns for p in patterns]),
@@ -215,7 +226,6 @@ class PacketBuffer:
             np.asarray([p.core for p in patterns], np.int64),
             np.asarray([selected is None or kind in selected for kind in self._kinds], np.bool_),
         )
-        return rows
 
 
 RECORDED = 1
