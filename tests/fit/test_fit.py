@@ -419,9 +419,12 @@ def test_a_folder_of_another_kind_is_no_fit(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_the_same_seed_gives_the_same_fit(place: Path) -> None:
-    """But for the seconds that steps took."""
+    """But for the seconds that steps took, on any number of workers."""
     app = write_fit_app(place)
-    first, second = (fitted(app, data=place / "data.npz", output=place / name) for name in ("one", "two"))
+    first, second = (
+        fitted(app, data=place / "data.npz", output=place / name, workers=workers)
+        for name, workers in (("one", 1), ("two", 2))
+    )
     assert listing_of(place / "one") == listing_of(place / "two")
     assert [msgspec.structs.replace(step, seconds=0.0) for step in first.result.steps] == [
         msgspec.structs.replace(step, seconds=0.0) for step in second.result.steps

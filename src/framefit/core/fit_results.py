@@ -10,7 +10,7 @@ import msgspec
 
 from framefit.core.acceptance import Acceptance
 from framefit.core.files import Record, Result
-from framefit.core.settings import Settings, option
+from framefit.core.settings import Settings, Workers, check_workers, option
 from framefit.core.verdict import SERVED, Verdict, share_ratio, verdict_of
 from framefit.core.workload import Role
 
@@ -87,9 +87,11 @@ class FitSettings(Settings, kw_only=True):
         ),
     ] = None
     seed: Annotated[int, option("Random seed for data splits, searches and training.", ge=0)] = 0
+    workers: Workers = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_workers(self.workers)
         for name in ("max_seconds", "verify_seconds", "finetune_epochs"):
             if not (getattr(self, name) or 0) < math.inf:
                 raise ValueError(f"{name} must be finite, is {getattr(self, name)}")

@@ -119,6 +119,7 @@ class Sparsify(Step):
             max_seconds=seconds,
             finetune_seconds=seconds,
             seed=context.settings.seed,
+            workers=context.settings.workers,
             compare=False,
             resume=search if going_on else None,
             output=None if going_on else search,

@@ -67,6 +67,7 @@ class Treeify(Step):
             max_seconds=search_seconds,
             finetune_seconds=finetune_seconds,
             seed=context.settings.seed,
+            workers=context.settings.workers,
             resume=search if begun else None,
             output=search,
             notify=context.notify,
