@@ -9,10 +9,13 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 import framefit
 from framefit import InputError
@@ -39,10 +42,31 @@ def table_file(path: Path, *, ns: int = 1000, cpu: str = "A53") -> Path:
     return path
 
 
-@pytest.fixture(params=["folder", "memory"])
+@pytest.fixture(params=["folder", "memory", "s3"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty store."""
+    if request.param == "s3":
+        return f"{request.getfixturevalue('bucket')}/{tmp_path.name}"
     return str(tmp_path / "store") if request.param == "folder" else f"memory://{tmp_path.name}"
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket of an object store that runs here."""
+    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
+    server = pytest.importorskip("moto.server", reason="moto[server] is not installed").ThreadedMotoServer(
+        "127.0.0.1", port=0
+    )
+    server.start()
+    host, port = server.get_host_and_port()
+    facts = {"ENDPOINT_URL": f"http://{host}:{port}", "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}
+    for name, value in (facts | {"DEFAULT_REGION": "us-east-1"}).items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    s3fs.S3FileSystem.clear_instance_cache()
+    s3fs.S3FileSystem().makedirs("tables", exist_ok=True)
+    yield "s3://tables"
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
 
 
 def test_what_is_pushed_is_pulled(url: str, tmp_path: Path) -> None:
@@ -73,6 +97,44 @@ def test_what_is_about_a_model_is_found(url: str, tmp_path: Path) -> None:
     framefit.push(str(table_file(tmp_path / "one.table.json")), store=url, models=(str(model),))
     framefit.push(str(table_file(tmp_path / "two.table.json", ns=5)), store=url)
     assert [file.name for file in framefit.log(url, model=str(same)).files] == ["one.table.json"]
+
+
+class _RefusedError(Exception):
+    """As clients of object stores raise: no error of the system."""
+
+
+@pytest.mark.parametrize("broken", ["ls", "cat", "cat_file", "pipe_file"])
+def test_errors_of_a_file_system_are_one_of_ours(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their class is; the store is named."""
+    url, given = f"memory://{tmp_path.name}", str(table_file(tmp_path / "pi5.table.json"))
+    framefit.push(given, store=url)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise _RefusedError("no credentials")
+
+    monkeypatch.setattr(MemoryFileSystem, broken, refuse)
+    act = (
+        partial(framefit.push, given)
+        if broken == "pipe_file"
+        else partial(framefit.pull, output=str(tmp_path / "here"))
+    )
+    with pytest.raises(InputError, match="no credentials") as error:
+        act(store=url)
+    assert tmp_path.name in str(error.value)
+
+
+def test_what_others_push_is_seen(url: str, tmp_path: Path) -> None:
+    """A store that stays open does not remember what it listed."""
+    store = Store(url)
+    for number in range(2):
+        framefit.push(str(table_file(tmp_path / f"{number}.table.json", ns=1 + number)), store=url)
+        assert len(store.records()[0]) == number + 1
+
+
+def test_no_bucket_is_made_of_a_mistyped_one(bucket: str, tmp_path: Path) -> None:
+    """It is refused."""
+    with pytest.raises(InputError, match="cannot be written"):
+        framefit.push(str(table_file(tmp_path / "a.table.json")), store=bucket.replace("tables", "tables-2"))
 
 
 def test_equal_bytes_are_stored_once_with_a_record_each(url: str, tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ temporary name and then renamed, so that readers see all of it or nothing, and c
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,7 +20,7 @@ import msgspec
 from framefit.core.latency_table import LatencyTable, Value, compared, differing_facts, merged, parsed_table, read_table
 from framefit.core.stored import StoredFile
 from framefit.core.workload import address_scheme, without_password
-from framefit.errors import InputError
+from framefit.errors import FramefitError, InputError
 
 __all__ = ["Store", "merged_tables", "names_store", "table_at"]
 
@@ -46,15 +47,16 @@ class Store:
         import fsspec
 
         self.url = without_password(str(url))
-        try:
-            self._files, root = fsspec.core.url_to_fs(str(url))
-        except (ImportError, ValueError) as error:
-            raise InputError(
-                f"cannot be opened: {error}",
-                where=self.url,
-                remedy="give a folder or a URL such as ssh://host/folder or s3://bucket/folder; fsspec's page says "
-                "which package a protocol needs",
-            ) from error
+        with self._reached("cannot be opened"):
+            try:
+                self._files, root = fsspec.core.url_to_fs(str(url))
+            except (ImportError, ValueError) as error:
+                raise InputError(
+                    f"cannot be opened: {error}",
+                    where=self.url,
+                    remedy="give a folder or a URL such as ssh://host/folder or s3://bucket/folder; fsspec's page says "
+                    "which package a protocol needs",
+                ) from error
         self._root = str(root).rstrip("/")
 
     def push(self, data: bytes, record: StoredFile) -> None:
@@ -64,15 +66,11 @@ class Store:
             InputError: the store cannot be written.
         """
         place = self._object(record.sha256)
-        try:
+        with self._reached("cannot be written"):
             if not self._files.exists(place) or self._files.size(place) != len(data):
                 self._write(place, data)
             name = f"{record.time.replace(':', '')}-{record.sha256[:_SHORT]}-{secrets.token_hex(4)}.json"
             self._write(f"{self._root}/{_INDEX}/{name}", msgspec.json.encode(record))
-        except OSError as error:
-            raise InputError(
-                f"cannot be written: {error}", where=self.url, remedy="check its rights and space"
-            ) from error
 
     def records(self) -> tuple[list[StoredFile], list[str]]:
         """Records in the order in which they were pushed, and the names of damaged ones.
@@ -80,12 +78,14 @@ class Store:
         Raises:
             InputError: there is no store.
         """
-        folder = f"{self._root}/{_INDEX}"
-        try:
-            names = sorted(self._files.ls(folder, detail=False))
-        except FileNotFoundError as error:
-            raise InputError("there is no store", where=self.url, remedy="push a file, or correct the URL") from error
-        contents = self._files.cat(names) if names else {}
+        with self._reached("cannot be read"):
+            self._files.invalidate_cache()  # others push, too
+            try:
+                names = sorted(self._files.ls(f"{self._root}/{_INDEX}", detail=False))
+            except FileNotFoundError as error:
+                remedy = "push a file, or correct the URL"
+                raise InputError("there is no store", where=self.url, remedy=remedy) from error
+            contents = self._files.cat(names) if names else {}
         decoder, files, damaged = msgspec.json.Decoder(StoredFile), [], []
         for name in names:
             try:
@@ -104,15 +104,27 @@ class Store:
             InputError: it is not there, or has been damaged.
         """
         where = f"{self.url}: {record.name} ({record.sha256[:_SHORT]})"
-        try:
-            data: bytes = self._files.cat_file(self._object(record.sha256))
-        except OSError as error:
-            raise InputError("it is not in the store any more", where=where, remedy="push it again") from error
+        with self._reached("cannot be read"):
+            try:
+                data: bytes = self._files.cat_file(self._object(record.sha256))
+            except FileNotFoundError as error:
+                raise InputError("it is not in the store any more", where=where, remedy="push it again") from error
         if hashlib.sha256(data).hexdigest() != record.sha256:
             raise InputError(
                 "its bytes have changed since it was pushed", where=where, remedy="delete the object, and push it again"
             )
         return data
+
+    @contextlib.contextmanager
+    def _reached(self, failed: str) -> Iterator[None]:
+        """Errors of file systems, which have classes of their own, as one of ours."""
+        try:
+            yield
+        except FramefitError:
+            raise
+        except Exception as error:
+            remedy = "check its address, your rights to it, and its space"
+            raise InputError(f"{failed}: {error or type(error).__name__}", where=self.url, remedy=remedy) from error
 
     def _object(self, sha256: str) -> str:
         return f"{self._root}/{_OBJECTS}/{sha256[:2]}/{sha256}"
@@ -120,8 +132,11 @@ class Store:
     def _write(self, place: str, data: bytes) -> None:
         """Write under another name first."""
         temporary = f"{self._root}/{_TEMPORARY}/{os.getpid()}-{secrets.token_hex(8)}"
-        for folder in (temporary, place):
-            self._files.makedirs(folder.rsplit("/", 1)[0], exist_ok=True)
+        if (
+            not self._files.async_impl
+        ):  # else an object store: it has no folders, and would make a bucket of a mistyped one
+            for folder in (temporary, place):
+                self._files.makedirs(folder.rsplit("/", 1)[0], exist_ok=True)
         self._files.pipe_file(temporary, data)
         self._files.mv(temporary, place)
 
