@@ -146,10 +146,9 @@ def test_what_plans_or_runs_measures_alone() -> None:
     assert set(VERBS) - MEASURING == {"doctor", "estimate", "profile", "report"}
 
 
-@pytest.mark.timed
 def test_a_bundle_and_a_soak_are_made_there(place: Place) -> None:
     """Of the board's own plan, and with the board's sensors; all files come here."""
-    app = write_app(write_models(place.here / "models", brief=True), rate_hz=200)
+    app = write_app(write_models(place.here / "models", brief=True), rate_hz=20)
     ended = place("bundle", str(app), "--on", "lab", "-o", "doors.bundle", "-q")
     assert ended.returncode == 0, ended.stderr
     bundle, _, _ = read_bundle(place.here / "doors.bundle")

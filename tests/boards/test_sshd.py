@@ -220,7 +220,6 @@ class _Reader(Walkthrough):
         return super()._run([*words, "--python", self.python] if words[1:3] == ["board", "add"] else words)
 
 
-@pytest.mark.timed
 def test_the_tutorial_can_be_followed(
     place: Place, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
