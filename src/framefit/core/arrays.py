@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from framefit.errors import InputError
 
-__all__ = ["ArrayFile", "transposed"]
+__all__ = ["ArrayFile", "shape_text", "transposed"]
 
 
 Array = npt.NDArray[Any]
@@ -113,6 +113,11 @@ def _converted(array: Array, name: str, dtype: str) -> Array:
     if array.dtype.kind in "iu" and not np.array_equal(converted, array):
         raise ValueError(f"array {name!r} holds values that do not fit {converted.dtype}")
     return converted
+
+
+def shape_text(shape: Iterable[object]) -> str:
+    """A shape as messages show it."""
+    return " x ".join(map(str, shape)) or "a scalar"
 
 
 def transposed(given: Sequence[int], wanted: Sequence[int | str]) -> str:

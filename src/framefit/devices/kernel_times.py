@@ -25,7 +25,8 @@ __all__ = ["kernel_times"]
 
 
 _KEPT = (1.0, 0.6, 0.3)  # parts of the blocks that are measured
-_VERSION = 1
+_TURNS = 21
+_VERSION = 2
 
 
 class KernelTimes(msgspec.Struct, frozen=True):
@@ -54,26 +55,31 @@ def kernel_times(thinned: Model, names: Collection[str], cache: Path | None = No
     with contextlib.suppress(OSError, msgspec.DecodeError):
         return msgspec.json.decode(kept.read_bytes(), type=KernelTimes)
     device = HostDevice(cache=cache)
-    layers_ns, products_ns = dict[str, float](), 0.0
-    with pinned(device.host_core):
-        for network in device.networks(thinned):
-            for step in network.steps:
-                name = next((node for node in step.nodes if node in names), None)
-                if name is not None and step.kind == "conv":
-                    layers_ns[name] = _products_ns(step, lanes, kept.parent)
-                    products_ns += layers_ns[name] * step.kept_macs(lanes) / max(step.macs, 1)
-        handle = device.compile(thinned, device.target.units[0].name, thinned.name)
-        tensors = random_inputs(thinned.inputs, np.random.default_rng(0))
-        bound = handle.bind(tensors | {tensor.name: allocate(tensor) for tensor in thinned.outputs})
-        (whole_ns,) = in_turn([lambda: device.submit(bound)])
-    times = KernelTimes(layers_ns=layers_ns, rest_ns=max(whole_ns - products_ns, 0.0))
+    layers = {
+        name: step
+        for network in device.networks(thinned)
+        for step in network.steps
+        if step.kind == "conv" and (name := next((node for node in step.nodes if node in names), None)) is not None
+    }
+    handle = device.compile(thinned, device.target.units[0].name, thinned.name)
+    tensors = random_inputs(thinned.inputs, np.random.default_rng(0))
+    bound = handle.bind(tensors | {tensor.name: allocate(tensor) for tensor in thinned.outputs})
+    thinner = [_with_parts(step, lanes, kept.parent) for step in layers.values()]
+    with pinned(device.host_core):  # all of them in turn: the machine's speed changes
+        whole_ns, *took = in_turn([lambda: device.submit(bound), *(run for _, runs in thinner for run in runs)], _TURNS)
+    layers_ns, rest_ns = dict[str, float](), whole_ns
+    for number, ((name, step), (parts, _)) in enumerate(zip(layers.items(), thinner, strict=True)):
+        slope, _ = np.polyfit(parts, took[number * len(_KEPT) : (number + 1) * len(_KEPT)], 1)
+        layers_ns[name] = max(float(slope), 0.0)
+        rest_ns -= layers_ns[name] * step.kept_macs(lanes) / max(step.macs, 1)
+    times = KernelTimes(layers_ns=layers_ns, rest_ns=max(rest_ns, 0.0))
     with contextlib.suppress(OSError, InputError), write_whole(kept, force=True) as file:
         file.write(msgspec.json.encode(times))
     return times
 
 
-def _products_ns(step: Step, lanes: int, cache: Path) -> float:
-    """What all products of a layer take: how its time grows with the blocks that are not zero."""
+def _with_parts(step: Step, lanes: int, cache: Path) -> tuple[list[float], list[Callable[[], Any]]]:
+    """A layer with some parts of its blocks: the parts of its products, and what runs it."""
     assert step.weight is not None
     random = np.random.default_rng(0)
     blocks = in_blocks(step.weight, lanes).shape
@@ -84,8 +90,7 @@ def _products_ns(step: Step, lanes: int, cache: Path) -> float:
         thinner = replace(step, weight=weight.astype(np.float32))
         runs.append(_run(thinner, cache))
         parts.append(thinner.kept_macs(lanes) / max(step.macs, 1))
-    slope, _ = np.polyfit(parts, in_turn(runs), 1)
-    return max(float(slope), 0.0)
+    return parts, runs
 
 
 def _run(step: Step, cache: Path) -> Callable[[], Any]:

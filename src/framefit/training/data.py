@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from framefit.core.arrays import ArrayFile, transposed
+from framefit.core.arrays import ArrayFile, shape_text, transposed
 from framefit.core.files import cache_folder, write_whole
 from framefit.core.functions import load_function
 from framefit.core.model import Model, free_batch
@@ -466,7 +466,7 @@ def check_fits(data: Dataset, model: Model) -> None:
     shape = model.outputs[0].shape
     if shape is not None and math.prod(shape[1:]) < len(data.classes):
         raise MismatchError(
-            f"the data have {len(data.classes)} classes, but output {model.outputs[0].name!r} is {_shown(shape)}",
+            f"the data have {len(data.classes)} classes, but output {model.outputs[0].name!r} is {shape_text(shape)}",
             where=model.name,
             remedy="give data with the classes of the model",
         )
@@ -476,9 +476,9 @@ def _check_shape(shape: tuple[int, ...], model: Model) -> None:
     """Refuse examples of another shape than a model takes."""
     expected = model.inputs[0].shape or ()
     if model.example_shape != shape:
-        takes = ", ".join(f"{tensor.name} {_shown((tensor.shape or ())[1:])}" for tensor in model.inputs)
+        takes = ", ".join(f"{tensor.name} {shape_text((tensor.shape or ())[1:])}" for tensor in model.inputs)
         raise MismatchError(
-            f"the examples are {_shown(shape)}, but the model takes {takes}",
+            f"the examples are {shape_text(shape)}, but the model takes {takes}",
             where=model.name,
             remedy=transposed(shape, expected)
             or "give data in the model's shape; images: size = height and width of its input",
@@ -534,8 +534,8 @@ def _from_npz(path: Path) -> list[Examples]:
     for part, other in zip(parts[1:], read[1:], strict=True):
         if train.stored.shape[1:] != other.stored.shape[1:] or train.stored.dtype != other.stored.dtype:
             raise InputError(
-                f"x_train is {_shown(train.stored.shape)} {train.stored.dtype}, but "
-                f"x_{part} is {_shown(other.stored.shape)} {other.stored.dtype}",
+                f"x_train is {shape_text(train.stored.shape)} {train.stored.dtype}, but "
+                f"x_{part} is {shape_text(other.stored.shape)} {other.stored.dtype}",
                 where=path,
                 remedy="store all with the same shape and type",
             )
@@ -641,11 +641,11 @@ def _checked(x: Array, y: Array, where: str) -> Examples:
     """Check that a network can be trained on these examples, with one clear error for each cause."""
     what = None
     if x.ndim < 2:
-        what = f"inputs are {_shown(x.shape)}", "store one example behind the other, such as N x F or N x C x H x W"
+        what = f"inputs are {shape_text(x.shape)}", "store one example behind the other, such as N x F or N x C x H x W"
     elif y.ndim != 1 or len(y) != len(x):
-        what = f"{len(x)} inputs, but labels of shape {_shown(y.shape)}", "store one label for each input"
+        what = f"{len(x)} inputs, but labels of shape {shape_text(y.shape)}", "store one label for each input"
     elif not len(x) or 0 in x.shape:
-        what = f"inputs are {_shown(x.shape)}", "store some examples"
+        what = f"inputs are {shape_text(x.shape)}", "store some examples"
     elif x.dtype != np.uint8 and x.dtype.kind != "f":
         what = f"inputs are {x.dtype}", "store float32, normalised, or uint8 images"
     elif x.dtype == np.uint8 and x.ndim != 4:
@@ -694,10 +694,6 @@ def _named(source: object) -> str:
     return str(source) if isinstance(source, str | Path) else "data"
 
 
-def _shown(shape: Iterable[int]) -> str:
-    return " x ".join(str(size) for size in shape) or "a scalar"
-
-
 def open_classifier(
     model: Any,
     data: Any,
@@ -715,7 +711,7 @@ def open_classifier(
     if not isinstance(split.train.task, Classes):
         shape = opened.outputs[0].shape
         raise InputError(
-            f"no labels, and output {opened.outputs[0].name!r} ({_shown(shape or ())}) is no row of classes",
+            f"no labels, and output {opened.outputs[0].name!r} ({shape_text(shape or ())}) is no row of classes",
             where=opened.name,
             remedy="give a classifier",
         )

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.arrays import ArrayFile
+from framefit.core.arrays import ArrayFile, shape_text
 from framefit.core.model import Model, TensorInfo
 from framefit.errors import InputError, MismatchError
 from framefit.training.extra import torch
@@ -81,7 +81,7 @@ def _check_states(model: Model, states: Mapping[str, str]) -> None:
         before, after = inputs[source].shape or (), outputs[target].shape or ()
         if before != after:
             raise InputError(
-                f"{source!r} is {_shown(before)}, but {target!r} is {_shown(after)}",
+                f"{source!r} is {shape_text(before)}, but {target!r} is {shape_text(after)}",
                 where="--state",
                 remedy="name the output that is the input's next value",
             )
@@ -124,7 +124,7 @@ def _fitting(name: str, array: Array, shape: tuple[int, ...], source: Any) -> np
     sizes, wanted = [size for size in array.shape[1:] if size != 1], [size for size in shape if size != 1]
     if array.ndim < 1 or sizes != wanted:
         raise MismatchError(
-            f"{name} is {_shown(array.shape)}, but the model takes {_shown(shape)} for each example",
+            f"{name} is {shape_text(array.shape)}, but the model takes {shape_text(shape)} for each example",
             where=source,
             remedy="store one example behind the other, each in the input's shape",
         )
@@ -193,7 +193,3 @@ def _with_states(
     if not np.isfinite(rows).all():
         raise InputError("the states become infinite or NaN", where=model.name, remedy="check the examples' scale")
     return rows
-
-
-def _shown(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape)) or "a scalar"

@@ -340,7 +340,14 @@ _FileKind = Annotated[
     Literal["table", "plan", "run", "fit", "sparsity", "profile", "model", "file"] | None,
     option("Only files of this kind."),
 ]
-_OfModel = Annotated[str | None, option("Only what is about this model's file.", metavar="MODEL.onnx", names="path")]
+_OfModel = Annotated[
+    str | None,
+    option(
+        "Only what is about this model: its file's bytes, or figures under its name.",
+        metavar="MODEL.onnx",
+        names="path",
+    ),
+]
 _OfTarget = Annotated[
     str | None,
     option("Only what was measured on this device: a target's name or file.", metavar="TARGET", names="target"),

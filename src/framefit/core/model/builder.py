@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -277,11 +277,11 @@ class GraphBuilder:
             output.shape, output.type = result.shape, result.type
 
 
-_LISTS: dict[type, Callable[[str, Any], Any]] = {int: ir.AttrInt64s, float: ir.AttrFloat32s, str: ir.AttrStrings}
-
-
 def _attribute(name: str, value: Any) -> Any:
     """Lists of numbers and texts as attributes; onnx_ir asks each of these first whether it is a graph or tensor."""
     kinds = {type(item) for item in value} if isinstance(value, (list, tuple)) else set()
-    make = _LISTS.get(kinds.pop()) if len(kinds) == 1 else None
-    return value if make is None else make(name, value)
+    if kinds == {int}:
+        return ir.AttrInt64s(name, value)
+    if kinds == {float}:
+        return ir.AttrFloat32s(name, value)
+    return ir.AttrStrings(name, value) if kinds == {str} else value

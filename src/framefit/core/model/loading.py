@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from framefit.core.arrays import transposed
+from framefit.core.arrays import shape_text, transposed
 from framefit.core.files import toml_key
 from framefit.core.formats import check_model_file
 from framefit.core.model.lazy import ir, onnx, passes, protobuf
@@ -523,7 +523,7 @@ def _set_constants(model: ir.Model, constants: Mapping[str, Any], where: str | P
                 array = array.reshape((1,) * len(declared))
             if not _fits(declared, array.shape):
                 raise InputError(
-                    f"constant {name!r} is {_shown(declared)}, not {_shown(array.shape)}",
+                    f"constant {name!r} is {shape_text(declared)}, not {shape_text(array.shape)}",
                     where=where,
                     remedy="give a value of that shape",
                 )
@@ -540,7 +540,7 @@ def _fix_inputs(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], where: s
         value = _input_named(graph, name, "shapes", where)
         if any(size < 1 for size in given) and (value.shape is None or tuple(given) != tuple(value.shape)):
             raise InputError(
-                f"input {name!r} cannot be {_shown(given)}", where=where, remedy="give sizes of at least 1"
+                f"input {name!r} cannot be {shape_text(given)}", where=where, remedy="give sizes of at least 1"
             )
         if value.shape is None:
             value.shape = ir.Shape(given)
@@ -550,7 +550,7 @@ def _fix_inputs(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], where: s
             given = (1, *given)  # the leading dimension of a single frame may be left out
         if not _fits(declared, given):
             raise InputError(
-                f"input {name!r} takes {_shown(declared)}, not {_shown(given)}",
+                f"input {name!r} takes {shape_text(declared)}, not {shape_text(given)}",
                 where=where,
                 remedy=transposed(given, declared) or "give a shape (or a stream) that fits",
             )
@@ -605,10 +605,6 @@ def _fits(declared: Sequence[Any], given: Sequence[int]) -> bool:
     return len(given) == len(declared) and all(
         not isinstance(size, int) or size == number for size, number in zip(declared, given, strict=True)
     )
-
-
-def _shown(shape: Any) -> str:
-    return " x ".join(str(size) for size in shape) or "a scalar"
 
 
 def _static(value: ir.Value) -> bool:

@@ -110,7 +110,7 @@ def compared(kernels: Callable[[], Any], runtime: Callable[[], Any]) -> Comparis
     return Comparison(kernels_ns=kernels_ns, runtime_ns=runtime_ns)
 
 
-def in_turn(runs: Sequence[Callable[[], Any]]) -> list[float]:
+def in_turn(runs: Sequence[Callable[[], Any]], turns: int = _TURNS) -> list[float]:
     """Run all of them in turn, again and again; return the median of what each one takes, in ns."""
     launches = []
     for run in runs:
@@ -118,8 +118,8 @@ def in_turn(runs: Sequence[Callable[[], Any]]) -> list[float]:
         begun = time.perf_counter_ns()
         run()
         launches.append(max(1, _TURN_NS // max(time.perf_counter_ns() - begun, 1)))
-    took = np.empty((_TURNS, len(runs)))
-    for turn in range(_TURNS):
+    took = np.empty((turns, len(runs)))
+    for turn in range(turns):
         for number, run in enumerate(runs):
             begun = time.perf_counter_ns()
             for _ in range(launches[number]):
