@@ -13,7 +13,7 @@ from framefit.core.sparsity import SparsityResult
 from framefit.core.stored import PastFigure, StoredFigure, StoredFile, StoredKind
 from framefit.stats import wilson
 
-__all__ = ["figures_in", "history"]
+__all__ = ["device_of", "figures_in", "history"]
 
 _HIGHER_IS_BETTER = {"accuracy"}
 

@@ -124,7 +124,9 @@ class Store:
             raise
         except Exception as error:
             remedy = "check its address, your rights to it, and its space"
-            raise InputError(f"{failed}: {error or type(error).__name__}", where=self.url, remedy=remedy) from error
+            raise InputError(
+                f"{failed}: {str(error) or type(error).__name__}", where=self.url, remedy=remedy
+            ) from error
 
     def _object(self, sha256: str) -> str:
         return f"{self._root}/{_OBJECTS}/{sha256[:2]}/{sha256}"
@@ -132,11 +134,9 @@ class Store:
     def _write(self, place: str, data: bytes) -> None:
         """Write under another name first."""
         temporary = f"{self._root}/{_TEMPORARY}/{os.getpid()}-{secrets.token_hex(8)}"
-        if (
-            not self._files.async_impl
-        ):  # else an object store: it has no folders, and would make a bucket of a mistyped one
-            for folder in (temporary, place):
-                self._files.makedirs(folder.rsplit("/", 1)[0], exist_ok=True)
+        in_objects = self._files.async_impl  # of which none has folders, and some would make a bucket of a mistyped one
+        for folder in () if in_objects else (temporary, place):
+            self._files.makedirs(folder.rsplit("/", 1)[0], exist_ok=True)
         self._files.pipe_file(temporary, data)
         self._files.mv(temporary, place)
 
