@@ -110,7 +110,7 @@ def test_what_can_be_in_time_is_planned_and_what_cannot_is_refused_with_a_proof(
         assert timetable.refusal is not None
         assert timetable.refusal.kind == "proved"
     if timetable.feasible:
-        metrics = framefit.simulate(app, windows=120).metrics
+        metrics = framefit.simulate(app, windows=120, output=str(tmp_path / "run")).metrics
         assert sum(model.missed for model in metrics.models) == 0
 
 
