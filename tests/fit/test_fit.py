@@ -431,6 +431,20 @@ def test_the_same_seed_gives_the_same_fit(place: Path) -> None:
     ]
 
 
+def test_searches_get_the_workers(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as the fit was given."""
+    seen: list[int] = []
+
+    def refuse(*_: object, workers: int, **__: object) -> None:
+        seen.append(workers)
+        raise InputError("it is not searched")
+
+    monkeypatch.setattr("framefit.workflows.search.sparsify", refuse)
+    fitted(write_fit_app(place), data=place / "data.npz", output=place / "one", workers=3)
+    assert seen
+    assert set(seen) == {3}
+
+
 def listing_of(folder: Path) -> bytes:
     """The network that came of it."""
     return (folder / "models" / "net.onnx").read_bytes()

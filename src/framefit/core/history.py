@@ -37,7 +37,8 @@ def history(files: Iterable[StoredFile], model: str) -> tuple[PastFigure, ...]:
     """Figures of a model, each with the one before on the same device, and whether it is worse.
 
     One is worse where its 90 % interval and that of the figure before lie apart, and on the wrong side: of unchanged
-    models that have normal errors one figure in a hundred does. Figures without intervals are never called worse.
+    models one figure in a hundred does, if both have normal errors of the same size. Figures without intervals are
+    never called worse.
 
     Args:
         files: in the order of time.
