@@ -43,7 +43,7 @@ def main() -> None:
         device = HostDevice(cache=Path(place))
         unit = device.target.units[0].name
         for kind, count, more in (("equal", given.equal, 0), ("a tenth more", given.slower, LAYERS // 10)):
-            verdicts: Counter[str] = Counter()
+            decisions: Counter[str] = Counter()
             ratios = []
             for number in range(count):
                 size = 20 if number % 2 else 64
@@ -54,9 +54,9 @@ def main() -> None:
                         given.seconds,
                     )
                 result = judged("net", samples, MOST)
-                verdicts[result.verdict] += 1
+                decisions[result.decision] += 1
                 ratios.append(result.ratio)
-            figures[kind] = {"pairs": count, "verdicts": dict(verdicts), "ratios": [min(ratios), max(ratios)]}
+            figures[kind] = {"pairs": count, "decisions": dict(decisions), "ratios": [min(ratios), max(ratios)]}
             print(kind, figures[kind], flush=True)
     store("check", {"most": MOST, "seconds": given.seconds, "pairs": figures}, f"check.py --seconds {given.seconds:g}")
 

@@ -200,7 +200,7 @@ def compared(kind: str, seed: int, windows: int) -> dict[str, object]:
                 for m in metrics.models
             )
         again = framefit.plan(written(workload, Path(name), [int(n) for n in random.permutation(count)])).timetable
-    refusal = timetable.refusal
+    refusal = timetable.proof
     return {
         "kind": kind,
         "seed": seed,

@@ -48,9 +48,10 @@ def row_of(step: FitStep) -> dict[str, Any]:
         "what": step.what,
         "outcome": step.outcome,
         "detail": step.detail,
-        "predicted_load_ratio": step.predicted_load_ratio,
+        "predicted": step.predicted,
+        "gained": step.gained,
         "load_ratio": step.load_ratio,
-        "top1": step.top1,
+        "accuracy": None if step.accuracy is None else [step.accuracy.before, step.accuracy.after],
         "seconds": round(step.seconds, 1),
     }
 
@@ -76,7 +77,7 @@ def part(name: str, work: Path, epochs: float) -> dict[str, Any]:
         "target": result.target,
         "rate_hz": done.plan.workload.beat_hz,
         "fits": result.fits,
-        "verified": result.verified,
+        "verified": None if result.verified is None else result.verified.by,
         "load_ratio": (result.before.load_ratio, result.after.load_ratio),
         "binding": (result.before.binding, result.after.binding),
         "steps": [row_of(step) for step in result.steps],

@@ -89,14 +89,15 @@ def two_nodes() -> Iterator[Any]:
 
 def index(count: int, folder: Path) -> dict[str, float]:
     """Seconds to read an index of so many records, and their bytes."""
-    place = folder / "index"
-    place.mkdir(parents=True)
+    places = {kind: folder / "index" / kind / "board" for kind in ("table", "profile")}
+    for place in places.values():
+        place.mkdir(parents=True)
     total = 0
     for number in range(count):
         board, day = number % 10_000, number // 20_000
         sha256 = hashlib.sha256(str(number).encode()).hexdigest()
         record = StoredFile(
-            sha256=sha256,
+            object=sha256,
             name=f"board-{board:05d}.{'table' if number % 20_000 < 10_000 else 'profile'}.json",
             bytes=40_000,
             kind="table" if number % 20_000 < 10_000 else "profile",
@@ -108,7 +109,7 @@ def index(count: int, folder: Path) -> dict[str, float]:
         )
         data = msgspec.json.encode(record)
         total += len(data)
-        (place / f"{record.time.replace(':', '')}-{sha256[:12]}-{number:08x}.json").write_bytes(data)
+        (places[record.kind] / f"{record.time.replace(':', '')}-{sha256[:12]}-{number:08x}.json").write_bytes(data)
     begin = time.perf_counter()
     files, damaged = Store(str(folder)).records()
     assert (len(files), len(damaged)) == (count, 0)

@@ -81,7 +81,7 @@ def main() -> None:
         survived = sound(killed_url)
         left = len(list((folder / "killed" / "temporary").iterdir()))
         index = folder / "pushed" / "index"
-        record = next(index.iterdir()).read_bytes()
+        record = next(index.rglob("*.json")).read_bytes()
         for number in range(RECORDS - pushed):
             (index / f"more-{number}.json").write_bytes(record)
         begun = time.perf_counter()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from framefit import InputError, load_workload
 from framefit.cli.app import main
 from framefit.core.choice import Choice, ChoiceCell
 from framefit.core.files import read_record
+from framefit.core.fit_results import FitResult
 from framefit.fit import choose as choosing
 from framefit.fit.choose import at_rate
 from workloads import write_app, write_models, write_target
@@ -53,7 +55,9 @@ def test_each_target_is_planned_at_each_rate(app: Path) -> None:
     cell = choice.cells[1]
     assert cell.worst_slack_ns == planned.worst_slack_ns
     assert [model.served_hz for model in cell.models] == [model.served_hz for model in planned.models]
-    assert choice.best_hz("vpu") == 80
+    best = choice.best("vpu")
+    assert best is not None
+    assert best.rate_hz == 80
     assert choice.front == ["vpu"]
 
 
@@ -128,8 +132,10 @@ def cells(*given: tuple[str, float, str]) -> Choice:
     """A choice without figures."""
     return Choice(
         app="app.toml",
-        prices={"a": 10.0, "b": 5.0, "c": 20.0, "d": 10.0},
-        cells=tuple(ChoiceCell(target=t, rate_hz=r, verdict=v) for t, r, v in given),  # type: ignore[arg-type]
+        cells=tuple(
+            ChoiceCell(target=t, rate_hz=r, verdict=v, price={"a": 10.0, "b": 5.0, "c": 20.0, "d": 10.0}[t])
+            for t, r, v in given  # type: ignore[arg-type]
+        ),
     )
 
 
@@ -148,7 +154,7 @@ def test_prices_are_read_and_missing_ones_named(app: Path, tmp_path: Path) -> No
     prices = tmp_path / "prices.toml"
     prices.write_text("vpu = 20\n")
     choice = framefit.choose(app, targets=("vpu",), prices=str(prices), workers=1).choice
-    assert choice.prices == {"vpu": 20.0}
+    assert [cell.price for cell in choice.cells] == [20.0]
     with pytest.raises(InputError, match="no price of target 'edge-8'"):
         framefit.choose(app, targets=("vpu", "edge-8"), prices=str(prices))
     prices.write_text('vpu = "much"\n')
@@ -187,3 +193,54 @@ def test_the_command_shows_a_table_and_writes_a_page(
     code, out = ended("--targets", targets(app)[0], "--rates", "5000", "--workers", "1", "--json")
     assert code == 1
     assert json.loads(out)["cells"][0]["verdict"] == "does not fit"
+
+
+def test_what_does_not_fit_is_fitted(app: Path, tmp_path: Path) -> None:
+    """At its own rate, proven, with what it costs; the fit stays, and can be gone on with by itself."""
+    folder = tmp_path / "choice"
+    given = {"targets": targets(app)[:1], "rates": (20, 80), "fit": True, "max_seconds": 60, "workers": 1}
+    choice = framefit.choose(app, output=str(folder), **given).choice
+    fits, fewer = choice.cells
+    assert (fits.fitted, fits.fit) == (None, None)
+    assert (fewer.verdict, fewer.fitted, fewer.accuracy_lost) == ("fits with fewer frames", "fits with fewer frames", 0)
+    assert fewer.frames_lost_ratio is not None
+    assert 0 < fewer.frames_lost_ratio < 0.5
+    assert fewer.remedy
+    assert choice.best(targets(app)[0]) == fits
+    assert fewer.fit is not None
+    result = read_record(folder / fewer.fit / "fit.json", FitResult)
+    assert result.verified is not None
+    assert sum(model.asked_hz for model in result.before.models) == pytest.approx(
+        sum(model.asked_hz for model in fewer.models)
+    )
+    assert framefit.plan(folder / fewer.fit / "app.toml").timetable.verdict == "fits"
+    loose = framefit.choose(app, **given).choice.cells[1]
+    assert loose == msgspec.structs.replace(fewer, fit=None)
+
+
+def test_a_fit_that_was_interrupted_goes_on(app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its steps are not taken again."""
+    folder = tmp_path / "choice"
+    given = {"targets": targets(app)[:1], "rates": (80,), "fit": True, "max_seconds": 60, "workers": 1}
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(import_module("framefit.fit.loop"), "proven", interrupted)
+        first = framefit.choose(app, output=str(folder), **given).choice
+    assert (first.interrupted, first.cells) == (True, ())
+    (begun,) = (folder / "fits").glob("*/fit/fit.json")
+    steps = read_record(begun, FitResult).steps
+    assert steps
+    (cell,) = framefit.choose(app, output=str(folder), **given).choice.cells
+    assert cell.fitted == "fits with fewer frames"
+    assert read_record(begun, FitResult).steps[: len(steps)] == steps
+
+
+def test_data_that_fit_no_model_are_refused_at_once(app: Path, tmp_path: Path) -> None:
+    """Not as a cell that cannot run."""
+    with pytest.raises(InputError, match="no model 'doors'"):
+        framefit.choose(app, fit=True, data={"doors": str(tmp_path / "data.npz")})
+    with pytest.raises(InputError, match="give fit, too"):
+        framefit.choose(app, data={"doors": str(tmp_path / "data.npz")})

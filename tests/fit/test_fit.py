@@ -23,9 +23,14 @@ from framefit.core.run_record import TargetList
 from framefit.fit.accuracy import Labelled
 from framefit.fit.loop import Fitted
 from framefit.fit.situation import Situation
+from framefit.training.evaluate import Accuracy
 from networks import write_voice
 from workloads import listing as files_in
 from workloads import write_app, write_models, write_target
+
+HALF = Accuracy(
+    top1=0.5, top1_interval=(0.4, 0.6), top5=0.5, top5_interval=(0.4, 0.6), loss=1.0, images=100, seconds=0.0
+)
 
 
 def standings(done: Fitted) -> tuple[Standing, Standing]:
@@ -37,7 +42,8 @@ def test_a_workload_that_fits_is_only_proven(place: Path) -> None:
     """No step is taken, and what is written runs as it is."""
     done = fitted(write_fit_app(place, rate_hz=300))
     assert done.result.fits
-    assert done.result.verified == "simulated"
+    assert done.result.verified is not None
+    assert (done.result.verified.by, done.result.verified.missed) == ("simulated", 0)
     assert outcomes(done) == [("verify", "verified")]
     assert plan(place / "out" / "app.toml").timetable.feasible
 
@@ -48,10 +54,12 @@ def test_the_cycles_that_are_missing_are_taken_out(place: Path) -> None:
     before = files_in(place)
     done = fitted(app, data=place / "data.npz")
     result = done.result
-    assert (result.fits, result.verified, result.before.fits) == (True, "simulated", False)
+    assert (result.fits, result.verified is not None, result.before.fits) == (True, True, False)
     assert outcomes(done) == [("sparsify", "kept"), ("verify", "verified")]
     step = result.steps[0]
-    assert step.load_ratio[1] == pytest.approx(step.predicted_load_ratio, abs=0.05)
+    assert step.gained == pytest.approx(step.predicted, abs=0.05)
+    assert step.gained == pytest.approx(step.load_ratio[0] - (step.load_ratio[1] or 0))
+    assert step.cost == "accuracy"
     assert result.after.models[-1].served_hz == pytest.approx(result.after.models[-1].asked_hz)
     (model,) = result.models
     assert model.path == "models/net.onnx"
@@ -165,14 +173,14 @@ def test_a_target_of_eight_bits_gains_nothing_from_int8(place: Path) -> None:
 @pytest.mark.usefixtures("quick")
 def test_what_costs_too_much_is_tried_half_as_far_and_then_left(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three times at most; each version is taken back, and fewer frames are what is left."""
-    monkeypatch.setattr(Labelled, "top1", lambda *_: 0.5)
+    monkeypatch.setattr(Labelled, "accuracy", lambda *_: HALF)
     done = fitted(write_fit_app(place), data=place / "data.npz", exclude=["trees"])
     tried = [step for step in done.result.steps if step.name == "sparsify"]
     assert len(tried) == 3
     assert {step.outcome for step in tried} == {"too inaccurate"}
     left = [1 - (step.cycles_ratio or 1) for step in tried]
     assert left[1:] == pytest.approx([before / 2 for before in left[:-1]], abs=0.02)
-    assert all(step.top1 is not None and step.top1[1] == 0.5 for step in tried)
+    assert all(step.accuracy is not None and step.accuracy.after == 0.5 for step in tried)
     assert outcomes(done)[3:] == [("rate", "kept"), ("verify", "verified")]
     assert done.result.models == ()
     assert not (place / "out" / "models").exists()
@@ -284,7 +292,7 @@ def test_units_that_a_model_was_kept_from_cost_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow  # trains three times
 def test_what_was_too_inaccurate_may_do_with_other_settings(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fit that is gone on with and may lose more takes the step that it had given up; else nothing is done twice."""
-    monkeypatch.setattr(Labelled, "top1", lambda *_: 0.5)
+    monkeypatch.setattr(Labelled, "accuracy", lambda *_: HALF)
     first = fitted(write_fit_app(place), data=place / "data.npz", exclude=["rate", "trees"])
     assert not first.result.fits
     assert [outcome for _, outcome in outcomes(first)] == ["too inaccurate"] * 3

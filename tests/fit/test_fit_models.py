@@ -104,4 +104,4 @@ def test_searches_never_see_the_data_of_the_final_test(place: Path) -> None:
     final = {row.tobytes() for row in unseen.final.inputs()}
     parts = (searched.train, searched.validation, searched.calibration, searched.test)
     assert not any(row.tobytes() in final for part in parts for row in part.inputs())
-    assert labelled.reference("net") == labelled.top1("net", labelled.original("net"))
+    assert labelled.reference("net") == labelled.accuracy("net", labelled.original("net")).top1

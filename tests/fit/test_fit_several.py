@@ -55,8 +55,8 @@ def test_what_several_steps_cost_counts_together(place: Path, monkeypatch: pytes
     assert outcomes(done) == [("int8", "kept"), ("sparsify", "kept"), ("verify", "verified")]
     first, second = done.result.steps[:2]
     assert "quantised again" in second.detail
-    assert first.top1 is not None
-    assert second.top1 is not None
+    assert first.accuracy is not None
+    assert second.accuracy is not None
     (model,) = done.result.models
     assert model.int8 != "no"
     assert model.cycles_ratio < 1

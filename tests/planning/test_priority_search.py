@@ -212,8 +212,8 @@ def assert_decided_rightly(case: Case) -> None:
     if timetable.feasible:
         assert checked(beat, timetable) == []
         assert missed(timetable, case) == 0
-    elif timetable.refusal is not None:
-        assert timetable.refusal.kind == "proved"
+    elif timetable.proof is not None:
+        assert timetable.proof.kind == "proved"
         assert timetable.worst_slack_ns <= 0
 
 
@@ -274,9 +274,9 @@ def searched(case: Case, limit_s: float = 20.0) -> Refusal:
     """Why a case does not fit."""
     timetable = arranged(case, limit_s=limit_s)[0].timetable
     assert not timetable.feasible
-    assert timetable.refusal is not None
-    assert timetable.binding_constraint == timetable.refusal.reason
-    return timetable.refusal
+    assert timetable.proof is not None
+    assert timetable.binding_constraint == timetable.proof.reason
+    return timetable.proof
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,17 @@ from __future__ import annotations
 from msgspec import to_builtins
 
 from explained_plans import plan_of_three, workload_of
-from framefit.core.fit_results import FinalAccuracy, FitResult, FitSettings, FitStep, FittedModel, ServedModel, Standing
+from framefit.core.fit_results import (
+    FinalAccuracy,
+    FitResult,
+    FitSettings,
+    FitStep,
+    FittedModel,
+    ServedModel,
+    Standing,
+    StepAccuracy,
+    Verification,
+)
 from framefit.core.latency_table import LatencyEntry, LatencyTable, Overhead
 from framefit.core.run_record import Metrics, Miss, ModelMetrics, Percentiles, RunInfo, StreamMetrics
 from framefit.core.sparsity import (
@@ -169,8 +179,10 @@ def fit(*, fits: bool = True) -> FitResult:
     steps = (
         FitStep(
             number=1, key="sparsify", name="sparsify", model="net", what="sparsify 'net' to 0.5 of its cycles",
-            predicted_load_ratio=0.8, load_ratio=(1.4, 0.78 if fits else None), share_ratio=(0.6, 1.0),
-            top1=(0.9, 0.89), outcome="kept" if fits else "failed", detail=ODD, seconds=4.0,
+            cost="accuracy", predicted=0.6, gained=0.62 if fits else None,
+            load_ratio=(1.4, 0.78 if fits else None), share_ratio=(0.6, 1.0),
+            accuracy=StepAccuracy(before=0.9, after=0.89, interval=(0.88, 0.9), images=500, on="validation"),
+            outcome="kept" if fits else "failed", detail=ODD, seconds=4.0,
         ),
     )  # fmt: skip
     return FitResult(
@@ -181,7 +193,7 @@ def fit(*, fits: bool = True) -> FitResult:
         applied=True,
         before=standing(1.4, good=False),
         after=standing(0.78, good=True) if fits else standing(1.4, good=False),
-        verified="simulated" if fits else None,
+        verified=Verification(by="simulated", windows=300, missed=0) if fits else None,
         steps=steps,
         models=(
             FittedModel(

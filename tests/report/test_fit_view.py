@@ -18,6 +18,8 @@ from framefit.core.fit_results import (
     ProposedStep,
     ServedModel,
     Standing,
+    StepAccuracy,
+    Verification,
 )
 from framefit.report.terminal import view
 
@@ -46,7 +48,7 @@ RESULT = FitResult(
     applied=True,
     before=standing(fits=False),
     after=standing(fits=True),
-    verified="simulated",
+    verified=Verification(by="simulated", windows=300, missed=0),
     steps=(
         FitStep(
             number=1,
@@ -54,10 +56,12 @@ RESULT = FitResult(
             name="int8",
             model="[tags]",
             what="quantise '[tags]' to int8",
-            predicted_load_ratio=0.88,
+            cost="accuracy",
+            predicted=0.37,
+            gained=0.35,
             load_ratio=(1.25, 0.9),
             share_ratio=(0.5, 1.0),
-            top1=(0.91, 0.905),
+            accuracy=StepAccuracy(before=0.91, after=0.905, interval=(0.89, 0.92), images=1000, on="validation"),
             outcome="kept",
             seconds=3.25,
         ),

@@ -205,7 +205,7 @@ def test_infeasible_plan():
 def test_a_refusal_says_how_sure_it_is(refusal, texts):
     """With its proof, or the best that was found and its bound; what is free elsewhere is no slack of such a plan."""
     refused = replace(
-        plan(), feasible=False, worst_slack_ns=7_850_000, binding_constraint=refusal.reason, refusal=refusal
+        plan(), feasible=False, worst_slack_ns=7_850_000, binding_constraint=refusal.reason, proof=refusal
     )
     text = " ".join(shown(view(refused)).split())
     assert all(part in text for part in texts)

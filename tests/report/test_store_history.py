@@ -168,7 +168,7 @@ def test_records_of_before_have_no_figures(tmp_path: Path) -> None:
     """A store that an earlier version filled is read as it is."""
     store = tmp_path / "store"
     framefit.push(str(table_file(tmp_path / "one.table.json", 10)), store=str(store))
-    (record,) = (store / "index").iterdir()
+    (record,) = (store / "index").rglob("*.json")
     old = {key: value for key, value in json.loads(record.read_bytes()).items() if key not in {"figures", "commit"}}
     record.write_text(json.dumps(old))
     assert Store(str(store)).records()[0][0].figures == ()

@@ -107,8 +107,8 @@ def test_what_can_be_in_time_is_planned_and_what_cannot_is_refused_with_a_proof(
         assert timetable.feasible, timetable.binding_constraint
     if not fits(models, 1 / MARGIN):
         assert not timetable.feasible
-        assert timetable.refusal is not None
-        assert timetable.refusal.kind == "proved"
+        assert timetable.proof is not None
+        assert timetable.proof.kind == "proved"
     if timetable.feasible:
         metrics = framefit.simulate(app, windows=120, output=str(tmp_path / "run")).metrics
         assert sum(model.missed for model in metrics.models) == 0
@@ -120,8 +120,8 @@ def test_a_model_that_is_due_after_two_windows_runs_on_into_the_second(tmp_path:
     assert framefit.plan(app).timetable.feasible
     late = framefit.plan(app_of(tmp_path, [Demand(10, 1, 40), Demand(61, 2, 80)])).timetable
     assert not late.feasible
-    assert late.refusal is not None
-    assert late.refusal.kind == "proved"
+    assert late.proof is not None
+    assert late.proof.kind == "proved"
 
 
 def test_a_model_is_proposed_to_be_no_cheaper_than_it_has_to_be(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_a_model_is_proposed_to_be_no_cheaper_than_it_has_to_be(tmp_path: Path) 
     models = [Demand(24, 1, 40, layers=2), Demand(17, 1, 40), Demand(25, 1, 40), Demand(42, 1, 40)]
     timetable = framefit.plan(app_of(tmp_path, models, units=3)).timetable
     assert not timetable.feasible
-    assert timetable.refusal is not None
-    assert timetable.refusal.kind == "proved"
+    assert timetable.proof is not None
+    assert timetable.proof.kind == "proved"
     assert "'model3' at 95 % of its cost" in [fix.change for fix in timetable.fixes]
     assert all(fix.verified for fix in timetable.fixes)
     cheaper = [*models[:3], Demand(42 * 0.95, 1, 40)]
@@ -166,11 +166,11 @@ def test_ages_that_do_not_hold_are_refused_with_a_bound(units: int, due_ms: floa
     app.write_text("[[models]]\n".join([first, *others, *background]))
     timetable = framefit.plan(app).timetable
     assert not timetable.feasible
-    assert timetable.refusal is not None
-    assert timetable.refusal.kind == kind
-    assert timetable.refusal.searched_s > 0
-    assert timetable.refusal.lateness_ns is not None
-    assert timetable.refusal.bound_ns is not None
+    assert timetable.proof is not None
+    assert timetable.proof.kind == kind
+    assert timetable.proof.searched_s > 0
+    assert timetable.proof.lateness_ns is not None
+    assert timetable.proof.bound_ns is not None
     least_ns = round(max({1: 70, 2: 50}[units] - due_ms, 0) * MS)
-    assert timetable.refusal.bound_ns == pytest.approx(least_ns, abs=0.1 * MS)
-    assert timetable.refusal.bound_ns <= timetable.refusal.lateness_ns
+    assert timetable.proof.bound_ns == pytest.approx(least_ns, abs=0.1 * MS)
+    assert timetable.proof.bound_ns <= timetable.proof.lateness_ns

@@ -46,20 +46,20 @@ def rounds(ratio: float, spread: float, count: int = ROUNDS, ns: float = 1e6) ->
 
 
 @pytest.mark.parametrize(
-    ("samples", "verdict"),
+    ("samples", "decision"),
     [
-        (rounds(1.0, 0.03), "not slower"),
-        (rounds(1.1, 0.03), "slower"),
-        (rounds(0.5, 0.03), "not slower"),
+        (rounds(1.0, 0.03), "pass"),
+        (rounds(1.1, 0.03), "fail"),
+        (rounds(0.5, 0.03), "pass"),
         (rounds(1.05, 0.03), "cannot tell"),
         (np.array([[0.9e6, 1e6], [2e6, 1e6]] * 3), "cannot tell"),
-        (rounds(1.5, 0.01, ns=3000), "not slower"),
+        (rounds(1.5, 0.01, ns=3000), "pass"),
     ],
     ids=["equal", "a tenth more", "half", "at the limit", "noisy and few", "below the floor"],
 )
-def test_an_interval_decides(samples: np.ndarray, verdict: str) -> None:
+def test_an_interval_decides(samples: np.ndarray, decision: str) -> None:
     """All of it above the limit, all below, or neither; tiny differences do not count."""
-    assert judged("net", samples, 1.05).verdict == verdict
+    assert judged("net", samples, 1.05).decision == decision
 
 
 def test_few_equal_versions_are_called_slower() -> None:
@@ -68,7 +68,7 @@ def test_few_equal_versions_are_called_slower() -> None:
     for seed in range(400):
         random = np.random.default_rng(seed)
         samples = 1e5 * (1 + 0.05 * random.standard_exponential((40, 2)))
-        wrong += judged("net", samples, 1.0001).verdict == "slower"
+        wrong += judged("net", samples, 1.0001).decision == "fail"
     assert wrong <= 4
 
 
@@ -76,10 +76,10 @@ def test_described_targets_are_compared_as_stated(tmp_path: Path) -> None:
     """Nothing is launched, and the ratio has no width."""
     here, there = version(tmp_path / "here", 12, target="vpu"), version(tmp_path / "there", 10, target="vpu")
     (model,) = framefit.check(here, against=str(there)).models
-    assert model.verdict == "slower"
-    assert model.ratio_interval == (model.ratio, model.ratio)
+    assert model.decision == "fail"
+    assert model.interval == (model.ratio, model.ratio)
     assert 1.05 < model.ratio < 1.3
-    assert framefit.check(there, against=str(here)).verdict == "not slower"
+    assert framefit.check(there, against=str(here)).decision == "pass"
 
 
 def test_the_same_file_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_a_stored_plan_is_an_earlier_version(tmp_path: Path) -> None:
     """By what it was made of."""
     here, there = version(tmp_path / "here", 12, target="vpu"), version(tmp_path / "there", 10, target="vpu")
     framefit.plan(there, output=str(tmp_path / "plan"))
-    assert framefit.check(here, against=str(tmp_path / "plan")).verdict == "slower"
+    assert framefit.check(here, against=str(tmp_path / "plan")).decision == "fail"
 
 
 def test_what_cannot_be_compared_is_named(tmp_path: Path) -> None:
@@ -116,8 +116,8 @@ def test_a_fifth_more_layers_are_found_on_this_machine(tmp_path: Path) -> None:
     """And a fifth fewer are no matter."""
     here, there = version(tmp_path / "here", 12), version(tmp_path / "there", 10)
     slower = framefit.check(here, against=str(there), seconds=2.0)
-    assert slower.verdict == "slower"
-    assert framefit.check(there, against=str(here), seconds=2.0).verdict == "not slower"
+    assert slower.decision == "fail"
+    assert framefit.check(there, against=str(here), seconds=2.0).decision == "pass"
 
 
 def test_the_exit_code_says_it(
@@ -131,10 +131,10 @@ def test_the_exit_code_says_it(
         monkeypatch.setattr(sys, "argv", ["framefit", "check", str(here), "--against", str(there), "--json"])
         with pytest.raises(SystemExit) as end:
             main()
-        return int(end.value.code or 0), json.loads(capsys.readouterr().out)["verdict"]
+        return int(end.value.code or 0), json.loads(capsys.readouterr().out)["decision"]
 
-    assert ended(lambda *_: rounds(1.0, 0.01)) == (0, "not slower")
-    assert ended(lambda *_: rounds(1.2, 0.01)) == (1, "slower")
+    assert ended(lambda *_: rounds(1.0, 0.01)) == (0, "pass")
+    assert ended(lambda *_: rounds(1.2, 0.01)) == (1, "fail")
     assert ended(lambda *_: rounds(1.05, 0.03)) == (4, "cannot tell")
 
 
@@ -155,4 +155,4 @@ def test_a_bundle_is_an_earlier_version(tmp_path: Path) -> None:
     layers(20).save(tmp_path / "old" / "net.onnx", force=True)
     result = framefit.check(app, against=str(tmp_path / "old.bundle"), seconds=1)
     assert result.models[0].ratio > 2
-    assert result.verdict == "slower"
+    assert result.decision == "fail"

@@ -132,8 +132,8 @@ def test_a_deadline_that_cannot_hold_is_refused_with_proof(folder: Path) -> None
     path = with_wake(folder, priority=("chain",), background=(), last="", model="deadline_ms = 10")
     timetable = plan(path).timetable
     assert not timetable.feasible
-    assert timetable.refusal is not None
-    assert timetable.refusal.kind == "proved"
+    assert timetable.proof is not None
+    assert timetable.proof.kind == "proved"
     assert "an event of sporadic model 'wake' may take" in (timetable.binding_constraint or "")
     later = [fix for fix in timetable.fixes if fix.change.startswith("deadline_ms = ") and "'wake'" in fix.change]
     assert [fix.verified for fix in later] == [True]

@@ -301,10 +301,14 @@ def choose(given: dict[str, Any], screen: Screen) -> int:
     """Compare targets: on which of them, and at which rates, a workload fits.
 
     Each target is planned for at each rate: a row has its verdict, load and worst slack, and the first change that
-    would help where it does not fit. With -o what is known is kept, so that the same command goes on after Ctrl-C (exit
-    code 130), and the folder has a page. Exit code 1: it fits nowhere.
+    would help where it does not fit. With --fit the steps of framefit fit are taken there, with --data those that
+    change a model, too: a row has them with the accuracy and the frames that they cost. With -o what is known is kept,
+    so that the same command goes on after Ctrl-C (exit code 130), and the folder has a page. Exit code 1: it fits
+    nowhere.
 
     Example: framefit choose app.toml --targets vpu,edge-8,micro-npu --rates 15,30,60 -o choice
+
+    Example: framefit choose app.toml --targets vpu,edge-8 --fit --data doors=doors.npz --prices prices.toml -o choice
     """
     from framefit.fit.choose import choose
     from framefit.report.terminal import view
@@ -618,7 +622,7 @@ def check(given: dict[str, Any], screen: Screen) -> int:
     with Progress(screen) as progress:
         result = check(**given, notify=progress)
     show_json(result) if screen.json else show(view(result))
-    return {"not slower": 0, "slower": 1, "cannot tell": 4}[result.verdict]
+    return {"pass": 0, "fail": 1, "cannot tell": 4}[result.decision]
 
 
 @_command(PushSettings, Screen)
@@ -637,7 +641,7 @@ def push(given: dict[str, Any], screen: Screen) -> None:
     if screen.json:
         show_json(pushed)
     else:
-        show(*(f"{file.sha256[:12]}  {file.kind:7}  {file.name}" for file in pushed.files))
+        show(*(f"{file.object[:12]}  {file.kind:7}  {file.name}" for file in pushed.files))
 
 
 @_command(PullSettings, Screen)

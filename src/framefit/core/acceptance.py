@@ -7,7 +7,7 @@ from typing import Literal
 
 from framefit.core.files import Record
 
-__all__ = ["Acceptance"]
+__all__ = ["Acceptance", "Unseen"]
 
 
 Measure = Literal["top1", "classes", "boxes", "outputs"]

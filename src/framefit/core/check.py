@@ -6,28 +6,33 @@ from typing import Literal
 
 from framefit.core.files import Record, Result
 
-__all__ = ["CheckResult", "CheckVerdict", "CheckedModel"]
+__all__ = ["CheckDecision", "CheckResult", "CheckedModel"]
 
-CheckVerdict = Literal["not slower", "slower", "cannot tell"]
+CheckDecision = Literal["pass", "fail", "cannot tell"]
 
 
 class CheckedModel(Record, kw_only=True):
     """A model beside an earlier version of itself.
 
     Attributes:
+        decision: "fail": it is slower.
         here_ns, there_ns: median latencies of the whole model.
+        difference_ns: here less there.
+        floor_ns: difference below which no model counts as slower.
         ratio: here over there; median of the rounds.
-        ratio_interval: 99 %, of the median.
+        interval: 99 %, of the median.
         same: whether both are the same model, so that nothing was measured.
         rounds: in which both were launched in turn.
     """
 
     name: str
-    verdict: CheckVerdict
+    decision: CheckDecision
     here_ns: int = 0
     there_ns: int = 0
+    difference_ns: int = 0
+    floor_ns: int = 0
     ratio: float = 1.0
-    ratio_interval: tuple[float, float] = (1.0, 1.0)
+    interval: tuple[float, float] = (1.0, 1.0)
     same: bool = False
     rounds: int = 0
 
@@ -39,8 +44,7 @@ class CheckResult(Result, kw_only=True):
         app, against: their files.
         target: device.
         most: ratio above which a model counts as slower.
-        floor_ns: difference below which none does.
-        verdict: "slower" if one model is, else "cannot tell" if that holds for one.
+        decision: "fail" if one model is slower, else "cannot tell" if that holds for one.
         models: those that both have.
         only_here, only_there: names of the others.
     """
@@ -50,8 +54,7 @@ class CheckResult(Result, kw_only=True):
     against: str
     target: str
     most: float
-    floor_ns: int
-    verdict: CheckVerdict
+    decision: CheckDecision
     models: tuple[CheckedModel, ...]
     only_here: tuple[str, ...] = ()
     only_there: tuple[str, ...] = ()

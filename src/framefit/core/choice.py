@@ -28,8 +28,14 @@ class ChoiceCell(Record, kw_only=True):
         worst_slack_ns: of the plan.
         load_ratio: time that all models require over the time of all units that they may use.
         models: in the workload's order.
+        price: of the target, in the user's currency; ``None``: not stated.
         binding: the binding constraint, or why the target cannot run it.
-        remedy: where it does not fit, the first change that makes it fit by planning again, and what that gives.
+        remedy: where it does not fit, the first change that makes it fit by planning again, and what that gives; of a
+            fit, its steps.
+        fitted: verdict after a fit; ``None``: there was none, or it was in vain.
+        accuracy_lost: by the model that lost most in that fit's final test, 0 to 1.
+        frames_lost_ratio: part of the frames that are asked for which models do not get after that fit.
+        fit: its folder, relative to the choice's; ``None``: it was not kept.
     """
 
     target: str
@@ -38,8 +44,13 @@ class ChoiceCell(Record, kw_only=True):
     worst_slack_ns: int = 0
     load_ratio: float = 0.0
     models: tuple[ChoiceModel, ...] = ()
+    price: float | None = None
     binding: str | None = None
     remedy: str | None = None
+    fitted: Verdict | None = None
+    accuracy_lost: float | None = None
+    frames_lost_ratio: float | None = None
+    fit: str | None = None
 
     @property
     def fits(self) -> bool:
@@ -52,7 +63,6 @@ class Choice(Result, kw_only=True):
 
     Attributes:
         app: the workload's file.
-        prices: of targets, in the user's currency.
         cells: targets in the order of the request, rates ascending.
         interrupted: whether cells are missing.
     """
@@ -61,7 +71,6 @@ class Choice(Result, kw_only=True):
 
     schema_version: int = 1
     app: str
-    prices: dict[str, float] = {}
     cells: tuple[ChoiceCell, ...]
     interrupted: bool = False
 
@@ -70,18 +79,18 @@ class Choice(Result, kw_only=True):
         """Names, in order."""
         return list(dict.fromkeys(cell.target for cell in self.cells))
 
-    def best_hz(self, target: str) -> float | None:
-        """The highest rate at which the workload fits on a target; ``None``: it fits at none."""
-        return max((cell.rate_hz for cell in self.cells if cell.target == target and cell.fits), default=None)
+    def best(self, target: str) -> ChoiceCell | None:
+        """The highest rate at which the workload fits on a target, or was made to fit; ``None``: there is none."""
+        able = (cell for cell in self.cells if cell.target == target and (cell.fits or cell.fitted == "fits"))
+        return max(able, key=lambda cell: cell.rate_hz, default=None)
 
     @property
     def front(self) -> list[str]:
         """Targets that no other one beats: none is as cheap and fits at a higher rate; of equal ones the first."""
-        rates = [(name, self.prices.get(name, 0.0), self.best_hz(name)) for name in self.targets]
-        able = [(name, price, best) for name, price, best in rates if best is not None]
+        able = [cell for cell in map(self.best, self.targets) if cell is not None]
         front, highest = [], 0.0
-        for name, _, best in sorted(able, key=lambda one: (one[1], -one[2])):
-            if best > highest:
-                front.append(name)
-                highest = best
+        for cell in sorted(able, key=lambda cell: (cell.price or 0.0, -cell.rate_hz)):
+            if cell.rate_hz > highest:
+                front.append(cell.target)
+                highest = cell.rate_hz
         return front

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from framefit.core.acceptance import Acceptance
+from framefit.core.acceptance import Acceptance, Unseen
 from framefit.core.files import Record, Result
 from framefit.core.settings import Settings, Workers, check_workers, option
 from framefit.core.verdict import SERVED, Verdict, share_ratio, verdict_of
@@ -23,11 +23,15 @@ __all__ = [
     "FitStep",
     "FittedModel",
     "FrontPlan",
+    "MaxDrop",
+    "ModelData",
     "ProposedStep",
     "ServedModel",
     "Standing",
+    "StepAccuracy",
     "StepCost",
     "StepOutcome",
+    "Verification",
     "front_of",
 ]
 
@@ -37,6 +41,18 @@ PLAN_BEFORE, PLAN_AFTER = "before.timetable.json", "after.timetable.json"
 
 StepCost = Literal["none", "accuracy", "rate"]
 StepOutcome = Literal["kept", "no gain", "too inaccurate", "failed", "verified", "missed"]
+
+
+ModelData = Annotated[
+    dict[str, str],
+    option(
+        "Labelled data of a model: an image folder, or an .npz file; without MODEL= it is the data of the one "
+        "model that it fits. A model without data is not changed.",
+        metavar="[MODEL=]DATA",
+        names="path",
+    ),
+]
+MaxDrop = Annotated[float, option("Top-1 accuracy that each model may lose, 0 to 1.", metavar="RATIO", ge=0, lt=1)]
 
 
 class FitSettings(Settings, kw_only=True):
@@ -56,18 +72,8 @@ class FitSettings(Settings, kw_only=True):
             names="target",
         ),
     ] = None
-    data: Annotated[
-        dict[str, str],
-        option(
-            "Labelled data of a model: an image folder, or an .npz file; without MODEL= it is the data of the one "
-            "model that it fits. A model without data is not changed.",
-            metavar="[MODEL=]DATA",
-            names="path",
-        ),
-    ] = {}
-    max_drop: Annotated[
-        float, option("Top-1 accuracy that each model may lose, 0 to 1.", metavar="RATIO", ge=0, lt=1)
-    ] = 0.01
+    data: ModelData = {}
+    max_drop: MaxDrop = 0.01
     exclude: Annotated[tuple[str, ...], option("Kind of step that must not be taken.")] = ()
     max_miss_ratio: Annotated[
         float, option("Part of each model's frames that may be late or dropped in a verification.", ge=0, lt=1)
@@ -201,6 +207,23 @@ class ProposedStep(Record, kw_only=True):
     needs: str | None = None
 
 
+class StepAccuracy(Record, kw_only=True):
+    """Accuracy of the model that a step changed, on the data that decide about steps.
+
+    Attributes:
+        before, after: top-1, or agreement with the user's model, 0 to 1.
+        interval: 90 %, of the latter.
+        images: number of examples.
+        on: where these come from.
+    """
+
+    before: float
+    after: float
+    interval: tuple[float, float]
+    images: int
+    on: Unseen
+
+
 class FitStep(Record, kw_only=True):
     """A step that was taken, or a verification.
 
@@ -210,12 +233,15 @@ class FitStep(Record, kw_only=True):
         name: kind of the step; "verify": the plan was simulated or run; "restore": a model was restored, since the
             workload fits without its change.
         what: description of the step.
+        cost: of the proposal; what is no proposal costs nothing.
         folder: of its files, relative to the result's; ``None``: it has none.
-        predicted_load_ratio, cycles_ratio: of the proposal.
+        predicted, gained: what the step was predicted to take off the load, and took off it as planned again;
+            ``None``: not predictable, or it failed.
+        cycles_ratio: of the proposal.
         load_ratio: (before, after); after is ``None`` if it failed.
         share_ratio: part of its required launches that the least-served model gets, (before, after); of a verification
             the planned part, and the real one.
-        top1: of the model, (before, after), on validation data; ``None``: unchanged.
+        accuracy: of the model; ``None``: unchanged.
         outcome: "kept": the workload has changed; "no gain", "too inaccurate", "failed": it has not; "verified",
             "missed": result of a verification.
         detail: reason, as a sentence.
@@ -227,12 +253,14 @@ class FitStep(Record, kw_only=True):
     name: str
     model: str | None = None
     what: str
+    cost: StepCost = "none"
     folder: str | None = None
-    predicted_load_ratio: float | None = None
+    predicted: float | None = None
+    gained: float | None = None
     cycles_ratio: float | None = None
     load_ratio: tuple[float, float | None]
     share_ratio: tuple[float, float | None]
-    top1: tuple[float, float] | None = None
+    accuracy: StepAccuracy | None = None
     outcome: StepOutcome
     detail: str = ""
     seconds: float
@@ -284,6 +312,20 @@ class FittedModel(Record, kw_only=True):
     float_drop: float = 0.0
     drop: float = 0.0
     test: FinalAccuracy | None = None
+
+
+class Verification(Record, kw_only=True):
+    """What proved the final plan.
+
+    Attributes:
+        by: how it was done.
+        windows: that were simulated or run.
+        missed: frames of all models that were late or dropped, no more than were allowed.
+    """
+
+    by: Literal["simulated", "run"]
+    windows: int
+    missed: int
 
 
 class FrontPlan(Record, kw_only=True):
@@ -340,7 +382,7 @@ class FitResult(Result, kw_only=True):
             ``applied``: the workload fits as it is.
         applied: whether steps were taken, or only proposed.
         before, after: state of the user's workload, and of the resulting one.
-        verified: how the final plan was verified; ``None``: it was not.
+        verified: what proved the final plan; ``None``: nothing did.
         margin_ratio: factor on planned durations of launches, after a verification missed.
         steps: in the order in which they were taken.
         proposals: remaining ones, the next one first.
@@ -359,7 +401,7 @@ class FitResult(Result, kw_only=True):
     applied: bool
     before: Standing
     after: Standing
-    verified: Literal["simulated", "run"] | None = None
+    verified: Verification | None = None
     margin_ratio: float = 1.0
     steps: tuple[FitStep, ...] = ()
     proposals: tuple[ProposedStep, ...] = ()

@@ -55,7 +55,7 @@ def history(files: Iterable[StoredFile], model: str) -> tuple[PastFigure, ...]:
             before[figure.name, device] = figure
             result.append(
                 PastFigure(
-                    sha256=file.sha256,
+                    object=file.object,
                     file=file.name,
                     time=file.time,
                     commit=file.commit,

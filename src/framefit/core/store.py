@@ -1,8 +1,8 @@
 """A store of files that a team shares: in a folder, by ssh or in an object store.
 
 A store has two folders. ``objects`` holds files under their SHA-256; they are never changed. ``index`` holds a record
-of each push under a name of its own. Nothing is locked and nothing is written in place: a file is written under a
-temporary name and then renamed, so that readers see all of it or nothing, and check its hash.
+of each push under a name of its own, by kind and device. Nothing is locked and nothing is written in place: a file is
+written under a temporary name and then renamed, so that readers see all of it or nothing, and check its hash.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from framefit.core.latency_table import LatencyTable, Value, compared, differing_facts, merged, parsed_table, read_table
-from framefit.core.stored import StoredFile
+from framefit.core.stored import StoredFile, StoredKind
 from framefit.core.workload import address_scheme, without_password
 from framefit.errors import FramefitError, InputError
 
@@ -65,26 +65,30 @@ class Store:
         Raises:
             InputError: the store cannot be written.
         """
-        place = self._object(record.sha256)
+        place = self._object(record.object)
         with self._reached("cannot be written"):
             if not self._files.exists(place) or self._files.size(place) != len(data):
                 self._write(place, data)
-            name = f"{record.time.replace(':', '')}-{record.sha256[:_SHORT]}-{secrets.token_hex(4)}.json"
-            self._write(f"{self._root}/{_INDEX}/{name}", msgspec.json.encode(record))
+            name = f"{record.time.replace(':', '')}-{record.object[:_SHORT]}-{secrets.token_hex(4)}.json"
+            folder = f"{self._root}/{_INDEX}/{record.kind}/{_device(record.fingerprint)}"
+            self._write(f"{folder}/{name}", msgspec.json.encode(record))
 
-    def records(self) -> tuple[list[StoredFile], list[str]]:
+    def records(self, kind: StoredKind | None = None) -> tuple[list[StoredFile], list[str]]:
         """Records in the order in which they were pushed, and the names of damaged ones.
+
+        Args:
+            kind: of files that are asked for; default: all.
 
         Raises:
             InputError: there is no store.
         """
+        index = f"{self._root}/{_INDEX}"
         with self._reached("cannot be read"):
             self._files.invalidate_cache()  # others push, too
-            try:
-                names = sorted(self._files.ls(f"{self._root}/{_INDEX}", detail=False))
-            except FileNotFoundError as error:
-                remedy = "push a file, or correct the URL"
-                raise InputError("there is no store", where=self.url, remedy=remedy) from error
+            names = self._files.find(index if kind is None else f"{index}/{kind}")
+            names.sort(key=lambda name: name.rsplit("/", 1)[-1])
+            if not names and not self._files.exists(index):
+                raise InputError("there is no store", where=self.url, remedy="push a file, or correct the URL")
             contents = self._files.cat(names) if names else {}
         decoder, files, damaged = msgspec.json.Decoder(StoredFile), [], []
         for name in names:
@@ -103,13 +107,13 @@ class Store:
         Raises:
             InputError: it is not there, or has been damaged.
         """
-        where = f"{self.url}: {record.name} ({record.sha256[:_SHORT]})"
+        where = f"{self.url}: {record.name} ({record.object[:_SHORT]})"
         with self._reached("cannot be read"):
             try:
-                data: bytes = self._files.cat_file(self._object(record.sha256))
+                data: bytes = self._files.cat_file(self._object(record.object))
             except FileNotFoundError as error:
                 raise InputError("it is not in the store any more", where=where, remedy="push it again") from error
-        if hashlib.sha256(data).hexdigest() != record.sha256:
+        if hashlib.sha256(data).hexdigest() != record.object:
             raise InputError(
                 "its bytes have changed since it was pushed", where=where, remedy="delete the object, and push it again"
             )
@@ -129,7 +133,7 @@ class Store:
             ) from error
 
     def _object(self, sha256: str) -> str:
-        return f"{self._root}/{_OBJECTS}/{sha256[:2]}/{sha256}"
+        return f"{self._root}/{_OBJECTS}/{sha256[:2]}/{sha256[2:]}"
 
     def _write(self, place: str, data: bytes) -> None:
         """Write under another name first."""
@@ -158,9 +162,8 @@ def table_at(place: str, facts: Mapping[str, Value]) -> tuple[LatencyTable, list
         return read_table(place), []
     store = Store(place)
     url = store.url
-    files, _ = store.records()
-    tables = [file for file in files if file.kind == "table"]
-    mine = {file.sha256: file for file in tables if not differing_facts(file.fingerprint, facts)}
+    tables, _ = store.records("table")
+    mine = {file.object: file for file in tables if not differing_facts(file.fingerprint, facts)}
     if not mine:
         near = min((differing_facts(file.fingerprint, facts) for file in tables), key=len, default=())
         nearest = f"; of the nearest one {', '.join(difference.fact for difference in near[:3])} differ" if near else ""
@@ -203,4 +206,10 @@ def _sane(file: StoredFile) -> bool:
         and not file.name.startswith(".")
         and "\\" not in file.name
     )
-    return plain and re.fullmatch("[0-9a-f]{64}", file.sha256) is not None
+    return plain and re.fullmatch("[0-9a-f]{64}", file.object) is not None
+
+
+def _device(fingerprint: Mapping[str, Value]) -> str:
+    """A name for a device's folder of the index; "any": a file belongs to none."""
+    facts = msgspec.json.encode(dict(fingerprint), order="sorted")
+    return hashlib.sha256(facts).hexdigest()[:_SHORT] if fingerprint else "any"

@@ -34,7 +34,7 @@ class StoredFile(Record, kw_only=True):
     """A file in a store.
 
     Attributes:
-        sha256: of its bytes, under which it lies there.
+        object: SHA-256 of its bytes, under which it lies there.
         name: of the file when it was pushed.
         bytes: its size.
         kind: what it is.
@@ -51,7 +51,7 @@ class StoredFile(Record, kw_only=True):
     file_kind: ClassVar[str] = "a record of a store"
 
     schema_version: int = 1
-    sha256: str
+    object: str
     name: str
     bytes: int
     kind: StoredKind
@@ -69,13 +69,13 @@ class PastFigure(Record, kw_only=True):
     """A figure in the history of a model.
 
     Attributes:
-        sha256, file, time, commit: of the file that says it.
+        object, file, time, commit: of the file that says it.
         device: on which it holds; empty: not stated.
         before: the same figure on this device in the latest file before; ``None``: this is the first.
         worse: whether it is worse than that by more than both intervals.
     """
 
-    sha256: str
+    object: str
     file: str
     time: str
     commit: str

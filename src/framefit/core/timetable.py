@@ -348,7 +348,8 @@ class Timetable(Result, kw_only=True):
         bound: windows from one result of the background models to the next, of the one that has
             to wait longest, if the residual were one fluid (or as its frames arrive).
         gap_ratio: background work that a fluid residual would hold over that in the plan, minus 1.
-        refusal: why there is no schedule of the priority models; ``None``: there is one, or none was searched for.
+        proof: why there is no schedule of the priority models, or how far the search for one got; ``None``: there is
+            one, or none was searched for.
         ladder: further timetables to which a run may change; ``None``: none.
         source: everything else that a run needs; ``None``: not stored, so that it cannot be run from its file.
     """
@@ -379,7 +380,7 @@ class Timetable(Result, kw_only=True):
     binding_constraint: str | None = None
     reasons: tuple[str, ...] = ()
     fixes: tuple[Fix, ...] = ()
-    refusal: Refusal | None = None
+    proof: Refusal | None = None
     ladder: PlannedLadder | None = None
     source: PlanSource | None = None
 

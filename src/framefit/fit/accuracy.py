@@ -134,9 +134,9 @@ class Labelled:
             self._unseen[name] = unseen_data(predictor(self.original(name)), self._data[name], seed=self._seed)
         return self._unseen[name]
 
-    def top1(self, name: str, model: Model) -> float:
+    def accuracy(self, name: str, model: Model) -> Accuracy:
         """What became of a model, on the data that decide."""
-        return self._judged(model, self.unseen(name).choice).top1
+        return self._judged(model, self.unseen(name).choice)
 
     def reference(self, name: str) -> float:
         """What a model's accuracy on the data that decide is to be compared with: the original's there."""

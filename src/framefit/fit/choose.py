@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
+import shutil
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 
 from framefit.core.choice import Choice, ChoiceCell, ChoiceModel
 from framefit.core.executor import executor_of
 from framefit.core.files import check_folder, read_bytes, read_record, write_record
+from framefit.core.fit_results import FitResult, FitSettings
 from framefit.core.settings import Notify, silent, verb
 from framefit.core.target import absolute_target, resolve_target
 from framefit.core.workload import Workload, load_workload
 from framefit.devices.registry import capabilities_of
 from framefit.errors import DeviceError, InfeasibleError, InputError, UnsupportedError
+from framefit.fit.accuracy import Labelled, sized
+from framefit.fit.folder import slug, write_workload
+from framefit.fit.loop import fit
 from framefit.fit.settings import ChooseSettings
 from framefit.fit.situation import standing_of
 from framefit.report.description import Subject
@@ -45,6 +52,22 @@ class Chosen:
 
 
 @dataclass(frozen=True)
+class _Fit:
+    """How what does not fit is fitted.
+
+    Attributes:
+        folder: of the whole choice; ``None``: fits are not kept.
+        data: model -> absolute path.
+        max_drop, max_seconds: see :class:`~framefit.core.fit_results.FitSettings`.
+    """
+
+    folder: Path | None
+    data: dict[str, str]
+    max_drop: float
+    max_seconds: float
+
+
+@dataclass(frozen=True)
 class _Task:
     """A cell to plan: everything that another process needs for it."""
 
@@ -52,6 +75,7 @@ class _Task:
     workload: Workload
     target: str
     rate_hz: float
+    fit: _Fit | None
 
 
 @verb(ChooseSettings, "app")
@@ -59,8 +83,9 @@ def choose(settings: ChooseSettings, *, notify: Notify = silent) -> Chosen:
     """Plan a workload on several targets at several rates.
 
     Cells are planned for themselves, those of described targets by ``workers``, those that are measured one after the
-    other in this process. Each is stored in ``output`` when it is known, so that the same command goes on where
-    it was interrupted, and plans again only what has changed.
+    other in this process. With ``fit`` those that do not fit are fitted, too (:func:`framefit.fit`). Each is stored in
+    ``output`` when it is known, so that the same command goes on where it was interrupted, also within a fit, and does
+    again only what has changed.
 
     Args:
         settings: workload, targets and rates.
@@ -74,17 +99,18 @@ def choose(settings: ChooseSettings, *, notify: Notify = silent) -> Chosen:
         ['vpu']
     """
     app, folder = Path(settings.app), None if settings.output is None else Path(settings.output)
-    workload = load_workload(app)
-    targets = settings.targets or (workload.target,)
+    workload = load_workload(app.resolve())
+    targets = settings.targets or (absolute_target(workload.target, app.resolve().parent),)
     prices = _prices(settings.prices, targets)
     for name in targets:
         resolve_target(name)
     if folder is not None and not (folder / _MARK).exists():
         check_folder(folder, _MARK, _WHAT, force=False)
+    fit_settings = _fit_of(settings, workload, folder)
     fastest = max(workload.rates_hz.values(), default=workload.beat_hz)
     rates = sorted(set(settings.rates or (fastest,)))
     tasks = [
-        _Task(app, at_rate(workload, rate_hz / fastest), absolute_target(name, Path()), rate_hz)
+        _Task(app.resolve(), at_rate(workload, rate_hz / fastest), absolute_target(name, Path()), rate_hz, fit_settings)
         for name in targets
         for rate_hz in rates
     ]
@@ -97,7 +123,9 @@ def choose(settings: ChooseSettings, *, notify: Notify = silent) -> Chosen:
         for number, cell in _planned(tasks, missing, settings.workers):
             cells[number] = cell = msgspec.structs.replace(cell, target=names[number])
             done = sum(one is not None for one in cells)
-            notify(f"{done} of {len(cells)}: {cell.target} at {cell.rate_hz:g} Hz {cell.verdict or 'cannot run it'}")
+            after = f", after a fit {cell.fitted}" if cell.fitted else ""
+            verdict = cell.verdict or "cannot run it"
+            notify(f"{done} of {len(cells)}: {cell.target} at {cell.rate_hz:g} Hz {verdict}{after}")
             place = places[number]
             if place is not None:
                 place.parent.mkdir(parents=True, exist_ok=True)
@@ -106,9 +134,8 @@ def choose(settings: ChooseSettings, *, notify: Notify = silent) -> Chosen:
         interrupted = True
     choice = Choice(
         app=str(app),
-        prices=prices,
         cells=tuple(
-            msgspec.structs.replace(cell, target=name)
+            msgspec.structs.replace(cell, target=name, price=prices.get(name))
             for cell, name in zip(cells, names, strict=True)
             if cell is not None
         ),
@@ -163,11 +190,28 @@ def _prices(path: str | None, targets: Sequence[str]) -> dict[str, float]:
     return {name: float(given[name]) for name in targets}
 
 
+def _fit_of(settings: ChooseSettings, workload: Workload, folder: Path | None) -> _Fit | None:
+    """How to fit, if that is asked for.
+
+    Raises:
+        InputError: data that cannot be used.
+    """
+    if not settings.fit:
+        return None
+    data = {name: str(Path(path).resolve()) for name, path in settings.data.items()}
+    given = FitSettings(app=settings.app, data=data, max_drop=settings.max_drop)
+    Labelled(given, sized(workload, Path(settings.app).resolve()))
+    place = None if folder is None else folder.resolve()
+    return _Fit(place, data, settings.max_drop, settings.max_seconds)
+
+
 def _key(task: _Task) -> str:
-    """Digest of everything that a cell depends on but Framefit and the models' files' contents, which are stated."""
-    files = [(entry.path, Path(entry.path).stat().st_mtime_ns) for entry in task.workload.models]
+    """Digest of everything that a cell depends on but Framefit and the contents of models and data, which are dated."""
+    fit_settings = None if task.fit is None else replace(task.fit, folder=None)
+    named = [entry.path for entry in task.workload.models] + list(() if task.fit is None else task.fit.data.values())
+    files = [(path, Path(path).stat().st_mtime_ns) for path in named]
     target = Path(task.target).read_text() if Path(task.target).is_file() else task.target
-    facts = (msgspec.json.encode(task.workload), target, task.rate_hz, files, version("framefit"))
+    facts = (msgspec.json.encode(task.workload), target, task.rate_hz, files, fit_settings, version("framefit"))
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
 
 
@@ -191,7 +235,7 @@ def _planned(tasks: Sequence[_Task], missing: Sequence[int], workers: int | str)
 
 
 def plan_cell(_: None, task: _Task) -> ChoiceCell:
-    """Plan one cell."""
+    """Plan one cell, and fit the workload where it does not fit."""
     workload = msgspec.structs.replace(task.workload, target=task.target)
     try:
         planned = plan(task.app, workload=workload, computes=False)
@@ -199,7 +243,7 @@ def plan_cell(_: None, task: _Task) -> ChoiceCell:
         return ChoiceCell(target=task.target, rate_hz=task.rate_hz, binding=error.what)
     standing = standing_of(planned)
     verified = [fix for fix in planned.timetable.fixes if fix.verified]
-    return ChoiceCell(
+    cell = ChoiceCell(
         target=task.target,
         rate_hz=task.rate_hz,
         verdict=standing.verdict,
@@ -212,3 +256,55 @@ def plan_cell(_: None, task: _Task) -> ChoiceCell:
         binding=standing.binding,
         remedy=f"{verified[0].change} ({verified[0].effect})" if verified else None,
     )
+    return cell if cell.fits or task.fit is None else _after_fit(cell, task, task.fit)
+
+
+def _after_fit(cell: ChoiceCell, task: _Task, how: _Fit) -> ChoiceCell:
+    """A cell with what a fit makes of it; one that was interrupted, or that another process has done, is gone on with.
+
+    Raises:
+        KeyboardInterrupt: the user ended it.
+    """
+    with contextlib.ExitStack() as stack:
+        if how.folder is None:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="framefit-")))
+        else:
+            folder = how.folder / "fits" / f"{slug(Path(task.target).stem)}-{task.rate_hz:g}hz-{_key(task)[:6]}"
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(_alone(folder / "lock"))  # a late task is given out once more
+        place = folder / "fit"
+        begun = read_record(place / "fit.json", FitResult) if (place / "fit.json").is_file() else None
+        if begun is None or begun.interrupted:
+            begun = _fit_cell(task, how, folder, going_on=begun is not None)
+    if begun.interrupted:
+        raise KeyboardInterrupt
+    if not begun.fits:
+        return cell
+    chosen = next(plan for plan in begun.front if plan.chosen)
+    drops = [model.test.drop for model in begun.models if model.test is not None]
+    return msgspec.structs.replace(
+        cell,
+        remedy="; ".join(chosen.steps),
+        fitted=begun.verdict,
+        accuracy_lost=max([0.0, *drops]),
+        frames_lost_ratio=chosen.frames_lost_ratio,
+        fit=None if how.folder is None else place.relative_to(how.folder).as_posix(),
+    )
+
+
+def _fit_cell(task: _Task, how: _Fit, folder: Path, *, going_on: bool) -> FitResult:
+    place = folder / "fit"
+    if going_on:
+        return fit(resume=str(place), max_seconds=how.max_seconds).result
+    shutil.rmtree(place, ignore_errors=True)  # ended before its first record
+    app = write_workload(folder, msgspec.structs.replace(task.workload, target=task.target), task.app)
+    limits = {"max_drop": how.max_drop, "max_seconds": how.max_seconds}
+    return fit(str(app), data=how.data, apply=True, output=str(place), **limits).result
+
+
+@contextlib.contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Wait until no other process is here."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -81,14 +81,7 @@ class FitFolder(SearchFolder):
         Returns:
             The record as it was written.
         """
-        workload = planned.workload
-        for module in _modules(workload, app.resolve().parent):
-            if module.is_dir():
-                shutil.copytree(module, self.path / module.name, dirs_exist_ok=True)
-            else:
-                shutil.copyfile(module, self.path / module.name)
-        with write_whole(self.path / _APP, force=True) as file:
-            file.write(to_toml(self._relative(workload)).encode())
+        write_workload(self.path, planned.workload, app)
         write_record(self.path / PLAN_AFTER, planned.timetable, force=True)
         models = tuple(self._moved(model, self.name_of) for model in result.models)
         stored = msgspec.structs.replace(result, models=models)
@@ -106,24 +99,47 @@ class FitFolder(SearchFolder):
             model, original=to(model.original), float_path=to(model.float_path), path=to(model.path)
         )
 
-    def _relative(self, workload: Workload) -> Workload:
-        """With paths relative to the folder: it may move together with what it names."""
 
-        def near(path: str) -> str:
-            return Path(os.path.relpath(path, self.path)).as_posix()
+def write_workload(folder: Path, workload: Workload, app: Path) -> Path:
+    """Write a workload with what its functions are in; they may move together with what it names.
 
-        models = tuple(msgspec.structs.replace(m, path=near(m.path)) for m in workload.models)
-        streams = tuple(msgspec.structs.replace(s, source=near(s.source)) if s.is_file else s for s in workload.streams)
-        outputs = tuple(msgspec.structs.replace(o, sink=near(o.sink)) if o.is_file else o for o in workload.outputs)
-        table = workload.table
-        return msgspec.structs.replace(
-            workload,
-            target=near(workload.target) if names_file(workload.target) else workload.target,
-            table=table if table is None or address_scheme(table) else near(table),
-            models=models,
-            streams=streams,
-            outputs=outputs,
-        )
+    Args:
+        folder: gets ``app.toml`` and the functions' files.
+        workload: with absolute paths.
+        app: the file that it came from.
+
+    Returns:
+        Its path.
+    """
+    for module in _modules(workload, app.resolve().parent):
+        if module.is_dir():
+            shutil.copytree(module, folder / module.name, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(module, folder / module.name)
+    path = folder / _APP
+    with write_whole(path, force=True) as file:
+        file.write(to_toml(_relative(workload, folder)).encode())
+    return path
+
+
+def _relative(workload: Workload, folder: Path) -> Workload:
+    """With paths relative to a folder."""
+
+    def near(path: str) -> str:
+        return Path(os.path.relpath(path, folder)).as_posix()
+
+    models = tuple(msgspec.structs.replace(m, path=near(m.path)) for m in workload.models)
+    streams = tuple(msgspec.structs.replace(s, source=near(s.source)) if s.is_file else s for s in workload.streams)
+    outputs = tuple(msgspec.structs.replace(o, sink=near(o.sink)) if o.is_file else o for o in workload.outputs)
+    table = workload.table
+    return msgspec.structs.replace(
+        workload,
+        target=near(workload.target) if names_file(workload.target) else workload.target,
+        table=table if table is None or address_scheme(table) else near(table),
+        models=models,
+        streams=streams,
+        outputs=outputs,
+    )
 
 
 def slug(text: str) -> str:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec.structs import asdict
@@ -23,9 +23,9 @@ from framefit.core.fit_results import (
     Standing,
     StepCost,
     StepOutcome,
+    Verification,
     front_of,
 )
-from framefit.core.run_record import Metrics
 from framefit.core.settings import Notify, part_of, silent, verb
 from framefit.core.target import absolute_target
 from framefit.core.verdict import SERVED, share_ratio
@@ -53,7 +53,7 @@ class Proof:
     """What a run of the plan showed.
 
     Attributes:
-        how: it was done.
+        verification: how it was done, and how many frames it missed.
         share_ratio: of its frames that the worst-served model got in time, 0 to 1.
         holds: whether that is enough.
         missed: models that got fewer.
@@ -61,7 +61,7 @@ class Proof:
         more_ratio: times the present margin to plan with next, where it does not hold.
     """
 
-    how: Literal["simulated", "run"]
+    verification: Verification
     share_ratio: float
     holds: bool
     missed: tuple[str, ...]
@@ -102,9 +102,18 @@ def proven(situation: Situation, settings: FitSettings, folder: Path, table: Pat
     shares = {model.name: share_ratio(model) for model in result.metrics.models}
     share = min(shares.values())
     degraded = [model.name for model in result.metrics.models if model.degraded]
-    detail = f"{_misses_text(result.metrics)} in {result.metrics.windows} windows"
+    windows, models = result.metrics.windows, result.metrics.models
+    missed = {model.name: round((1 - shares[model.name]) * model.releases) for model in models}
+    misses = [
+        f"{each.name!r} missed {missed[each.name]} of {each.releases} frames" for each in models if missed[each.name]
+    ]
+    detail = f"{', '.join(misses) or 'every frame of every model was done in time'} in {windows} windows"
     return Proof(
-        how="simulated" if situation.described else "run",
+        verification=Verification(
+            by="simulated" if situation.described else "run",
+            windows=windows,
+            missed=sum(missed.values()),
+        ),
         share_ratio=share,
         holds=share >= 1 - settings.max_miss_ratio and not degraded,
         missed=tuple(name for name, share in shares.items() if share < 1 - settings.max_miss_ratio),
@@ -115,12 +124,6 @@ def proven(situation: Situation, settings: FitSettings, folder: Path, table: Pat
 
 def _without_sinks(planned: Plan) -> Plan:
     return dataclasses.replace(planned, workload=msgspec.structs.replace(planned.workload, outputs=()))
-
-
-def _misses_text(metrics: Metrics) -> str:
-    bad = [(model, round((1 - share_ratio(model)) * model.releases)) for model in metrics.models]
-    text = ", ".join(f"{model.name!r} missed {missed} of {model.releases} frames" for model, missed in bad if missed)
-    return text or "every frame of every model was done in time"
 
 
 _MOST_MARGIN = 2.0  # beyond it the machine is not what was planned for
@@ -167,7 +170,7 @@ class FitLoop:
         self._plans: list[FrontPlan] = []
         self._lost: list[str] = []
         self._backs = self._known = 0
-        self._verified: Literal["simulated", "run"] | None = None
+        self._verified: Verification | None = None
         self._before: Standing | None = None
         self._notes: list[str] = []
         margin, workload = 1.0, original
@@ -397,7 +400,7 @@ class FitLoop:
         try:
             proof = proven(situation, self.settings, folder / "run", self.folder.table, self.notify)
             share, detail, outcome = proof.share_ratio, proof.detail, "verified" if proof.holds else "missed"
-            self._verified = proof.how if proof.holds else None
+            self._verified = proof.verification if proof.holds else None
             margin = situation.margin_ratio * proof.more_ratio
             going_on = proof.holds or (margin <= _MOST_MARGIN and self._seconds_left() > 0)
             steadier = self._steadier(proof.missed) if going_on and not proof.holds else None
@@ -454,6 +457,7 @@ class FitLoop:
         files = any(folder.iterdir())
         if not files:
             folder.rmdir()
+        predicted = step.predicted_load_ratio
         self._append(
             FitStep(
                 number=len(self._steps) + 1,
@@ -461,12 +465,14 @@ class FitLoop:
                 name=step.name,
                 model=step.model,
                 what=step.what,
+                cost=step.cost,
                 folder=self.folder.name_of(folder) if files else None,
-                predicted_load_ratio=step.predicted_load_ratio,
+                predicted=None if predicted is None else before.load_ratio - predicted,
+                gained=None if after is None else before.load_ratio - after.load_ratio,
                 cycles_ratio=step.cycles_ratio,
                 load_ratio=(before.load_ratio, None if after is None else after.load_ratio),
                 share_ratio=(before.least_share_ratio, None if after is None else after.least_share_ratio),
-                top1=None if change is None else change.top1,
+                accuracy=None if change is None else change.accuracy,
                 outcome=outcome,
                 detail=detail,
                 seconds=seconds,

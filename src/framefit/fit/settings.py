@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from framefit.core.fit_results import FitSettings
+from framefit.core.fit_results import FitSettings, MaxDrop, ModelData
 from framefit.core.settings import Settings, Workers, check_workers, option
 from framefit.fit.steps import step_names
 
@@ -66,11 +67,19 @@ class ChooseSettings(Settings, kw_only=True):
     prices: Annotated[
         str | None, option("Prices of the targets: a line target = price each.", metavar="PRICES.toml", names="path")
     ] = None
+    fit: Annotated[
+        bool, option("Fit the workload where it does not fit, as framefit fit does, and show what it costs.")
+    ] = False
+    data: ModelData = {}
+    max_drop: MaxDrop = 0.01
+    max_seconds: Annotated[
+        float, option("Begin no further step of a fit after this many seconds.", metavar="SECONDS", gt=0)
+    ] = 1200.0
     workers: Workers = 2
     output: Annotated[
         str | None,
         option(
-            "Folder for choice.json and a page; the same command goes on with it.",
+            "Folder for choice.json, a page and the fits; the same command goes on with it.",
             "-o",
             "--output",
             metavar="DIR",
@@ -80,3 +89,7 @@ class ChooseSettings(Settings, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_workers(self.workers)
+        if self.data and not self.fit:
+            raise ValueError("data is for a fit; give fit, too")
+        if not self.max_seconds < math.inf:
+            raise ValueError(f"max_seconds must be finite, is {self.max_seconds}")

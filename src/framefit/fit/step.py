@@ -6,17 +6,20 @@ import abc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import msgspec
 
-from framefit.core.fit_results import FitSettings, FittedModel, ProposedStep, Standing, StepCost
+from framefit.core.fit_results import FitSettings, FittedModel, ProposedStep, Standing, StepAccuracy, StepCost
 from framefit.core.model import Model
 from framefit.core.settings import Notify
 from framefit.core.workload import ModelEntry, Workload
 from framefit.devices.ort import quantised, weight_nodes
 from framefit.fit.accuracy import Labelled
 from framefit.fit.situation import Situation, fewer, losers
+
+if TYPE_CHECKING:
+    from framefit.training.evaluate import Accuracy
 
 COSTS: tuple[StepCost, ...] = ("none", "accuracy", "rate")
 """What steps cost, the cheapest first."""
@@ -29,13 +32,13 @@ class Change:
     Attributes:
         workload: with it, absolute paths.
         fitted: the model that it changed; ``None``: none.
-        top1: of that model on validation data, (before, after).
+        accuracy: of that model.
         detail: as a sentence.
     """
 
     workload: Workload
     fitted: FittedModel | None = None
-    top1: tuple[float, float] | None = None
+    accuracy: StepAccuracy | None = None
     detail: str = ""
 
 
@@ -293,18 +296,25 @@ class StepContext:
         situation: Situation,
         entry: ModelEntry,
         version: FittedModel,
-        top1: float,
         before: float,
+        after: Accuracy,
         detail: str = "",
     ) -> Change:
-        """The workload with a new version of a model."""
+        """The workload with a new version of a model, and its accuracy on the data that decide."""
         # Values that never change are in the new file already.
         changed = msgspec.structs.replace(entry, path=version.path, constants={})
         workload = with_entry(situation.workload, changed)
         workload = msgspec.structs.replace(workload, table=None, table_fallback=False)
         if situation.workload.table is not None:
             detail = f"{detail}; planned without the latency table, which knows none of its new layers".lstrip("; ")
-        return Change(workload, version, (before, top1), detail)
+        accuracy = StepAccuracy(
+            before=before,
+            after=after.top1,
+            interval=after.top1_interval,
+            images=after.images,
+            on=self.labelled.unseen(entry.name).choice_from,
+        )
+        return Change(workload, version, accuracy, detail)
 
 
 def entry_of(workload: Workload, name: str) -> ModelEntry:

@@ -358,7 +358,7 @@ class Arranged:
     @property
     def rank(self) -> tuple[bool, float, int]:
         """The greater the better; of those with results that are too old, the one where they are so by least."""
-        refusal = self.timetable.refusal
+        refusal = self.timetable.proof
         late_ns = None if refusal is None else refusal.lateness_ns
         return self.timetable.feasible, self.share, -_ANY if late_ns is None else -late_ns
 

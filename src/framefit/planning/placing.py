@@ -243,11 +243,11 @@ class Placing:
         binding = layer or timetable.binding_constraint
         self._notify("looking for changes that would help")
         changes = (*self._freed(timetable, tasks, beat), *self._fixes(timetable, tasks, beat))
-        refusal = timetable.refusal or self._refusal(timetable, binding or "", beat, layer=layer is not None)
-        if refusal.lateness_ns and refusal.bound_ns is None and timetable.refusal is not None:  # by results' ages
+        refusal = timetable.proof or self._refusal(timetable, binding or "", beat, layer=layer is not None)
+        if refusal.lateness_ns and refusal.bound_ns is None and timetable.proof is not None:  # by results' ages
             refusal = self._too_old(refusal, searched_s, timetable, tasks, beat)
             binding = refusal.reason
-        return msgspec.structs.replace(timetable, binding_constraint=binding, fixes=changes, refusal=refusal)
+        return msgspec.structs.replace(timetable, binding_constraint=binding, fixes=changes, proof=refusal)
 
     @staticmethod
     def _too_long(timetable: Timetable, tasks: Sequence[SegmentedModel], beat: Beat) -> str | None:
@@ -480,7 +480,7 @@ class Placing:
         Where priority models were not what was in the way, no solver is asked.
         """
         limit_s = min(self._fixes_s, _FIX_S)
-        if refused.refusal is not None and limit_s > 0 and not self._kept and _solver_installed():
+        if refused.proof is not None and limit_s > 0 and not self._kept and _solver_installed():
             search, timetable = PrioritySearch(candidates, beat, tuple(self._units), limit_s, silent), refused
             for schedule in search.schedules():
                 placed = [schedule.placed(candidate) for candidate in candidates]

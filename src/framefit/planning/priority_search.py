@@ -179,7 +179,7 @@ class PrioritySearch:
         refusal, timetable = self.refusal(), arranged.timetable
         timetable = msgspec.structs.replace(
             timetable,
-            refusal=refusal,
+            proof=refusal,
             binding_constraint=refusal.reason,
             worst_slack_ns=min(timetable.worst_slack_ns, 0) if refusal.lateness_ns is None else -refusal.lateness_ns,
         )

@@ -136,7 +136,7 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
         releases={name: demand.releases for name, demand in beat.demands.items() if demand.releases is not None},
         waits_ns={name: wait.ns for name, wait in longest.items()} if problem is None else {},
         binding_constraint=problem,
-        refusal=aged,
+        proof=aged,
     )
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from framefit.report.description import (
+    NONE,
     Beside,
     Block,
     Cell,
@@ -153,7 +154,7 @@ class _Table:
             dropped.insert(0, columns[shown.pop()].name)
         yield self._table(shown, dropped)
         if below:
-            yield self._lines(shown[0], below)
+            yield self._lines(shown, below)
 
     def _needed(self, shown: Sequence[int]) -> int:
         """Characters with which it is readable: figures whole, names and words folded or shortened to some."""
@@ -199,15 +200,19 @@ class _Table:
             table.add_row(*cells)
         return table
 
-    def _lines(self, first: int, below: Sequence[int]) -> RenderableType:
-        """Words of the rows, behind what begins each row."""
+    def _lines(self, shown: Sequence[int], below: Sequence[int]) -> RenderableType:
+        """Words of the rows, behind what begins each row, and its first figure where several begin alike."""
         grid = Table.grid(padding=(0, 1))
         grid.add_column(no_wrap=True)
         grid.add_column(overflow="fold")
-        for row in self._cells:
-            words = [row[at].plain for at in below if row[at].plain]
+        names = [row[shown[0]].plain for row in self._cells]
+        figures = [at for at in shown[1:] if self._section.columns[at].kind == "figure"]
+        alike = len(set(names)) < len(names)
+        for row, name in zip(self._cells, names, strict=True):
+            words = [row[at].plain for at in below if row[at].plain not in ("", NONE.text)]
             if words:
-                grid.add_row(Text(row[first].plain, style="dim"), Text(": ".join(words)))
+                label = " ".join([name, *(row[at].plain for at in figures[:1] if alike)])
+                grid.add_row(Text(label, style="dim"), Text(": ".join(words)))
         return grid
 
 

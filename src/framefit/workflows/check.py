@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.bundle import names_bundle, read_bundle
-from framefit.core.check import CheckedModel, CheckResult, CheckVerdict
+from framefit.core.check import CheckDecision, CheckedModel, CheckResult
 from framefit.core.files import read_record
 from framefit.core.model import Model
 from framefit.core.settings import Notify, silent, verb
@@ -56,8 +56,8 @@ def check(settings: CheckSettings, *, notify: Notify = silent) -> CheckResult:
         DeviceError: a model does not run.
 
     Example:
-        >>> framefit.check("app.toml", against="../main/app.toml").verdict  # doctest: +SKIP
-        'not slower'
+        >>> framefit.check("app.toml", against="../main/app.toml").decision  # doctest: +SKIP
+        'pass'
     """
     here, there = arms = [_Version.read(text, settings.target) for text in (settings.app, settings.against)]
     if here.workload.target != there.workload.target:
@@ -75,16 +75,14 @@ def check(settings: CheckSettings, *, notify: Notify = silent) -> CheckResult:
     for number, name in enumerate(common):
         notify(f"comparing {name} ({number + 1} of {len(common)})")
         models.append(_checked(name, arms, settings))
-    verdicts = {model.verdict for model in models}
-    order: tuple[CheckVerdict, ...] = ("slower", "cannot tell", "not slower")
-    verdict = next(one for one in order if one in verdicts)
+    decisions = {model.decision for model in models}
+    order: tuple[CheckDecision, ...] = ("fail", "cannot tell", "pass")
     return CheckResult(
         app=settings.app,
         against=settings.against,
         target=here.device.target.name,
         most=settings.most,
-        floor_ns=_FLOOR_NS,
-        verdict=verdict,
+        decision=next(one for one in order if one in decisions),
         models=tuple(models),
         only_here=tuple(name for name in here.models if name not in there.models),
         only_there=tuple(name for name in there.models if name not in here.models),
@@ -172,7 +170,7 @@ def _checked(name: str, arms: Sequence[_Version], settings: CheckSettings) -> Ch
     here, there = arms
     same = here.models[name].model.digest == there.models[name].model.digest
     if same and here.workload.machine == there.workload.machine:
-        return CheckedModel(name=name, verdict="not slower", same=True)
+        return CheckedModel(name=name, decision="pass", same=True)
     pieces = [here.launched(name, there), there.launched(name, here)]
     if is_modelled(here.device) and is_modelled(there.device):
         took = [
@@ -183,11 +181,12 @@ def _checked(name: str, arms: Sequence[_Version], settings: CheckSettings) -> Ch
         slower = ratio > settings.most
         return CheckedModel(
             name=name,
-            verdict="slower" if slower else "not slower",
+            decision="fail" if slower else "pass",
             here_ns=took[0],
             there_ns=took[1],
+            difference_ns=took[0] - took[1],
             ratio=ratio,
-            ratio_interval=(ratio, ratio),
+            interval=(ratio, ratio),
         )
 
     def launches() -> list[Callable[[], Completion]]:
@@ -257,17 +256,19 @@ def judged(name: str, samples: npt.NDArray[np.float64], most: float) -> CheckedM
     low = ratios[max(int(np.floor((count - 1) / 2 - spread)), 0)]
     high = ratios[min(int(np.ceil((count - 1) / 2 + spread)), count - 1)]
     far = here_ns - there_ns > _FLOOR_NS
-    verdict: CheckVerdict = "cannot tell"
+    decision: CheckDecision = "cannot tell"
     if low > most and far:
-        verdict = "slower"
+        decision = "fail"
     elif high <= most or not far:
-        verdict = "not slower"
+        decision = "pass"
     return CheckedModel(
         name=name,
-        verdict=verdict,
+        decision=decision,
         here_ns=round(here_ns),
         there_ns=round(there_ns),
+        difference_ns=round(here_ns - there_ns),
+        floor_ns=_FLOOR_NS,
         ratio=float(np.median(ratios)),
-        ratio_interval=(float(low), float(high)),
+        interval=(float(low), float(high)),
         rounds=count,
     )

@@ -58,7 +58,7 @@ def push(settings: PushSettings, *, notify: Notify = silent) -> StoreLog:
     for path, data in named:
         kind, fingerprint = _described(path, data)
         record = StoredFile(
-            sha256=hashlib.sha256(data).hexdigest(),
+            object=hashlib.sha256(data).hexdigest(),
             name=path.name,
             bytes=len(data),
             kind=kind,
@@ -92,15 +92,14 @@ def log(settings: LogSettings) -> StoreLog:
         'pi5.table.json'
     """
     store = Store(_url(settings.store))
-    files, damaged = store.records()
+    files, damaged = store.records(settings.kind)
     facts = _facts(settings.target)
     name = Path(settings.model or "").stem
     models = {hashlib.sha256(read_bytes(settings.model)).hexdigest()} if settings.model else set()
     chosen = [
         file
         for file in files
-        if (settings.kind is None or file.kind == settings.kind)
-        and (not models or models & {*file.models, file.sha256} or any(row.model == name for row in file.figures))
+        if (not models or models & {*file.models, file.object} or any(row.model == name for row in file.figures))
         and (facts is None or (bool(file.fingerprint) and not differing_facts(facts, file.fingerprint)))
         and all(_matches(file, word) for word in settings.words)
     ]
@@ -162,7 +161,7 @@ def pull(settings: PullSettings, *, notify: Notify = silent) -> Pulled:
         store=settings.store, words=settings.words, kind=settings.kind, model=settings.model, target=settings.target
     )
     listed = log(**{key: value for key, value in msgspec.structs.asdict(given).items() if value not in (None, ())})
-    latest = {file.sha256: file for file in listed.files}  # the same bytes are fetched once
+    latest = {file.object: file for file in listed.files}  # the same bytes are fetched once
     if not latest:
         raise InputError("no file matches", where=listed.store, remedy="see framefit log")
     store, folder = Store(_url(settings.store)), Path(settings.output)
@@ -171,7 +170,7 @@ def pull(settings: PullSettings, *, notify: Notify = silent) -> Pulled:
     for file in latest.values():
         stem, dot, rest = file.name.partition(".")
         once = names.count(file.name) == 1
-        paths.append(folder / (file.name if once else f"{stem}-{file.sha256[:_SHORT]}{dot}{rest}"))
+        paths.append(folder / (file.name if once else f"{stem}-{file.object[:_SHORT]}{dot}{rest}"))
     for path in paths:
         check_new(path, force=settings.force)
     if settings.merge is not None:
@@ -226,7 +225,7 @@ def _facts(target: str | None) -> dict[str, Any] | None:
 
 
 def _matches(file: StoredFile, word: str) -> bool:
-    return word == file.name or (len(word) >= 4 and file.sha256.startswith(word.lower()))
+    return word == file.name or (len(word) >= 4 and file.object.startswith(word.lower()))
 
 
 def _described(path: Path, data: bytes) -> tuple[StoredKind, dict[str, Any]]:

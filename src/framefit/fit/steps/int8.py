@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import numpy as np
@@ -20,6 +20,9 @@ from framefit.errors import FramefitError
 from framefit.fit.accuracy import opened
 from framefit.fit.situation import Situation, fixed_ns
 from framefit.fit.step import Change, Offer, Step, StepContext, step
+
+if TYPE_CHECKING:
+    from framefit.training.evaluate import Accuracy
 
 _WORTH = 0.95  # of its latency: less of a gain is not worth accuracy
 _KINDS: tuple[Literal["all", "ends"], ...] = ("all", "ends")  # of nodes: all, or all but the ends
@@ -62,21 +65,21 @@ class Int8(Step):
         """All of it in int8, or all but its ends where that costs too much."""
         context, version = self.context, self.context.version(entry)
         model = opened(entry, version.float_path)
-        whole = context.labelled.top1(entry.name, model)
-        versions: list[tuple[FittedModel, float]] = []
+        whole = context.labelled.accuracy(entry.name, model).top1
+        versions: list[tuple[FittedModel, Accuracy]] = []
         for kind in _KINDS:
             if kind in context.inexact.get(entry.name, ()):
                 continue
             context.notify(f"quantising {entry.name}" + (", its ends in floating point" if kind == "ends" else ""))
             path = context.in_int8(entry, model, folder, ends=kind == "ends")
-            top1 = context.labelled.top1(entry.name, opened(entry, path))
-            drop = version.float_drop + whole - top1
-            versions.append((msgspec.structs.replace(version, path=str(path), int8=kind, drop=drop), top1))
+            accuracy = context.labelled.accuracy(entry.name, opened(entry, path))
+            drop = version.float_drop + whole - accuracy.top1
+            versions.append((msgspec.structs.replace(version, path=str(path), int8=kind, drop=drop), accuracy))
             if drop <= context.settings.max_drop:
                 break
-        best, top1 = min(versions, key=lambda version: version[0].drop)
+        best, accuracy = min(versions, key=lambda version: version[0].drop)
         detail = "but its first and last layer with weights" if best.int8 == "ends" else ""
-        return context.change(situation, entry, best, top1, whole, detail)
+        return context.change(situation, entry, best, whole, accuracy, detail)
 
     def _ratio(self, situation: Situation, entry: ModelEntry) -> float | None:
         """Latency in int8 over the present one; ``None``: it is not known, or nothing is gained."""

@@ -128,20 +128,20 @@ class Sparsify(Step):
         if search_result.result.interrupted:
             raise KeyboardInterrupt
         sparse_model = opened(entry, search / "model.onnx")
-        reference, top1 = context.labelled.reference(name), context.labelled.top1(name, sparse_model)
+        reference, accuracy = context.labelled.reference(name), context.labelled.accuracy(name, sparse_model)
         float_path = str(search / "model.onnx")
         version = msgspec.structs.replace(
-            version, float_path=float_path, path=float_path, cycles_ratio=cycles, float_drop=reference - top1
+            version, float_path=float_path, path=float_path, cycles_ratio=cycles, float_drop=reference - accuracy.top1
         )
         version = msgspec.structs.replace(version, drop=version.float_drop)
         detail = ""
         if version.int8 != "no":
             path = context.in_int8(entry, sparse_model, folder, ends=version.int8 == "ends")
-            narrow = context.labelled.top1(name, opened(entry, path))
-            version = msgspec.structs.replace(version, path=str(path), drop=version.float_drop + top1 - narrow)
-            top1, detail = narrow, "and quantised again"
-        before = context.labelled.reference(name)
-        return context.change(situation, entry, version, top1, before, detail)
+            narrow = context.labelled.accuracy(name, opened(entry, path))
+            drop = version.float_drop + accuracy.top1 - narrow.top1
+            version = msgspec.structs.replace(version, path=str(path), drop=drop)
+            accuracy, detail = narrow, "and quantised again"
+        return context.change(situation, entry, version, reference, accuracy, detail)
 
     def _own_cycles(self, settings: SparsifySettings, model: Model, name: str) -> float:
         """The cycles that a search is to be asked for, so that a plan has the part that it needs.

@@ -75,16 +75,17 @@ class Treeify(Step):
         if search_result.result.chosen is None:
             raise InfeasibleError(f"no group is worth replacing: {_why(search_result.result)}", where=name)
         path = str(search / "model.onnx")
-        top1 = context.labelled.top1(name, opened(entry, path))
-        drop = reference - top1
+        accuracy = context.labelled.accuracy(name, opened(entry, path))
+        drop = reference - accuracy.top1
         new_version = msgspec.structs.replace(
             version, float_path=path, path=path, trees=True, int8="no", float_drop=drop, drop=drop
         )
-        return context.change(situation, entry, new_version, top1, context.labelled.reference(name))
+        return context.change(situation, entry, new_version, reference, accuracy)
 
     def _left(self, name: str, model: Model, reference: float) -> float:
         """What earlier steps left of the accuracy that may be lost, 0 to 1."""
-        return max(self.context.settings.max_drop + self.context.labelled.top1(name, model) - reference, 0.0)
+        top1 = self.context.labelled.accuracy(name, model).top1
+        return max(self.context.settings.max_drop + top1 - reference, 0.0)
 
     def _seconds(self, search: Path) -> tuple[float | None, float | None]:
         """Of search and fine-tuning at most; as before a break, for a search with other settings begins anew."""

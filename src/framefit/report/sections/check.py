@@ -21,24 +21,26 @@ from framefit.report.description import (
 )
 from framefit.report.formats import format_percent
 
-_TONES: dict[str, Tone] = {"not slower": "good", "slower": "bad", "cannot tell": "uncertain"}
+_TONES: dict[str, Tone] = {"pass": "good", "fail": "bad", "cannot tell": "uncertain"}
+_WORDS = {"pass": "not slower", "fail": "slower", "cannot tell": "cannot tell"}
 
 
 def _describe(result: CheckResult, *, detail: Detail = "normal") -> Description:  # noqa: ARG001 - all of it is short
     """The verdict, and a row for each model."""
-    words = {"not slower": "No model is slower", "slower": "Slower", "cannot tell": "Cannot tell"}
-    slower = [model.name for model in result.models if model.verdict == "slower"]
+    words = {"pass": "No model is slower", "fail": "Slower", "cannot tell": "Cannot tell"}
+    slower = [model.name for model in result.models if model.decision == "fail"]
     names = f": {', '.join(slower)}" if slower else ""
     text = f"than in {result.against}, by more than {format_percent(result.most - 1)}, on {result.target}."
-    first = f"{words[result.verdict]}{names}"
-    verdict = Verdict("fits", first, text) if result.verdict == "not slower" else Verdict("fails", first, text)
+    first = f"{words[result.decision]}{names}"
+    verdict = Verdict("fits", first, text) if result.decision == "pass" else Verdict("fails", first, text)
     return Description(verdict, [], list(_blocks(result)))
 
 
 def _blocks(result: CheckResult) -> Iterator[Block]:
     figures = ("here", "there", "ratio", "from", "to", "rounds")
     rows = [
-        (Cell(model.name), *_figures(model), Cell(model.verdict, tone=_TONES[model.verdict])) for model in result.models
+        (Cell(model.name), *_figures(model), Cell(_WORDS[model.decision], tone=_TONES[model.decision]))
+        for model in result.models
     ]
     note = "Intervals are those of the median ratio, 99 %. Where nothing was measured both versions are the same."
     yield Section("Models", columns(("model",), figures, ("verdict",)), rows, note=note, plain=True)
@@ -51,7 +53,7 @@ def _blocks(result: CheckResult) -> Iterator[Block]:
 def _figures(model: CheckedModel) -> tuple[Cell, ...]:
     if model.same:
         return (Cell("-"),) * 6
-    ratios = (model.ratio, *model.ratio_interval)
+    ratios = (model.ratio, *model.interval)
     return (
         duration(model.here_ns),
         duration(model.there_ns),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from framefit.core.fit_results import FitResult, FittedModel, ProposedStep
+from framefit.core.fit_results import FitResult, FitStep, FittedModel, ProposedStep
 from framefit.core.timetable import Timetable
 from framefit.core.verdict import share_ratio
 from framefit.report.charts import Axis, Chart, Line, colour, percent_axis, row_height_px
@@ -34,6 +34,7 @@ from framefit.report.formats import format_duration, format_percent, format_rati
 __all__ = ["FitContent"]
 
 _GOOD = ("kept", "verified")
+_PROOFS = {"simulated": "simulation", "run": "run"}
 _COSTS = {"none": "nothing", "accuracy": "accuracy", "rate": "frames"}
 
 
@@ -70,7 +71,8 @@ def _windows(content: FitContent) -> Iterator[Block]:
 
 
 def _verdict(result: FitResult) -> Verdict:
-    proof = {"simulated": "a simulation proves it", "run": "a run proves it"}.get(result.verified or "", "not verified")
+    verified = result.verified
+    proof = "not verified" if verified is None else f"a {_PROOFS[verified.by]} proves it"
     kept = sum(step.outcome == "kept" for step in result.steps)
     ended = " It was interrupted." if result.interrupted else ""
     load = f"the models ask for {format_ratio(result.after.load_ratio)} of the units' time on {result.target}"
@@ -164,12 +166,13 @@ def _steps(result: FitResult) -> Section:
     rows = []
     for step in result.steps:
         before, after = step.load_ratio
-        accuracy = "-" if step.top1 is None else " -> ".join(format_percent(top1) for top1 in step.top1)
+        score = step.accuracy
+        accuracy = "-" if score is None else f"{format_percent(score.before)} -> {format_percent(score.after)}"
         rows.append(
             (
                 count(step.number),
                 Cell(step.outcome, tone="good" if step.outcome in _GOOD else "uncertain"),
-                ratio(step.predicted_load_ratio),
+                ratio(_predicted(step)),
                 ratio(before),
                 NONE if step.name == "verify" else ratio(after),
                 accuracy,
@@ -181,6 +184,11 @@ def _steps(result: FitResult) -> Section:
     figures = ("predicted", "before", "after", _score(result), "took")
     note = "Predicted, before, after: what the models ask for of the units' time, as predicted and as planned again."
     return Section("Steps", columns(("step", "outcome"), figures, ("what", "why")), rows, note)
+
+
+def _predicted(step: FitStep) -> float | None:
+    """The load that was predicted."""
+    return None if step.predicted is None else step.load_ratio[0] - step.predicted
 
 
 def _served(result: FitResult) -> Section:
@@ -285,7 +293,8 @@ def _charts(contents: Sequence[tuple[str, FitContent | FitResult]]) -> Iterator[
             labels.append(step.what if kept else f"{step.what} ({step.outcome})")
         label = name if several else "asked of the units"
         lines.append(Line(name=label, kind="line", data=tuple(load), labels=tuple(labels), colour=colour(place)))
-        guessed = [(float(s.number), 100 * s.predicted_load_ratio) for s in result.steps if s.predicted_load_ratio]
+        predicted = [(step, _predicted(step)) for step in result.steps]
+        guessed = [(float(step.number), 100 * load) for step, load in predicted if load]
         if guessed and not several:
             lines.append(Line(name="predicted", kind="points", data=tuple(guessed), colour=1))
     if all(len(line.data) < 2 for line in lines if line.kind == "line"):
@@ -300,12 +309,13 @@ def _charts(contents: Sequence[tuple[str, FitContent | FitResult]]) -> Iterator[
         y=Axis(name="asked", unit="%", low=0.0),
         lines=tuple(lines),
     )
-    pairs = [(name, step) for name, result in named for step in result.steps if step.top1 is not None]
+    pairs = [(name, step) for name, result in named for step in result.steps if step.accuracy is not None]
     if pairs:
         steps = tuple(f"{step.number} {step.what}" + (f" ({name})" if several else "") for name, step in pairs)
+        scores = [step.accuracy for _, step in pairs if step.accuracy is not None]
         each = [
-            tuple((100 * step.top1[which], float(at)) for at, (_, step) in enumerate(pairs) if step.top1)
-            for which in (0, 1)
+            tuple((100 * score, float(at)) for at, score in enumerate(column))
+            for column in ([score.before for score in scores], [score.after for score in scores])
         ]
         yield Chart(
             title="Accuracy before and after each step",

@@ -454,7 +454,7 @@ def _kernels_sentence(model: PlannedModel) -> str:
 def _help(timetable: Timetable) -> Iterator[Block]:
     """What binds a plan that does not fit, and what would help it."""
     if not timetable.feasible and timetable.binding_constraint:
-        refused = () if timetable.refusal is None else (refusal_sentence(timetable.refusal),)
+        refused = () if timetable.proof is None else (refusal_sentence(timetable.proof),)
         yield Sentences("What binds", [timetable.binding_constraint, *refused])
     if timetable.fixes:
         sure = {True: "planned again: fits", False: "not verified"}

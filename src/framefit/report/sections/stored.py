@@ -64,7 +64,7 @@ def _blocks(log: StoreLog) -> Iterator[Block]:
             titles = columns(("pushed", "commit", "device"), ("value", "interval", "before"), ("file",), page=("file",))
             yield Section(_NAMES[name], titles, [_past(row) for row in rows], note=note, plain=True)
     files = [
-        (Cell(file.sha256[:_SHORT]), Cell(file.name), Cell(f"{file.bytes:,}"), Cell(file.kind), *_words(file))
+        (Cell(file.object[:_SHORT]), Cell(file.name), Cell(f"{file.bytes:,}"), Cell(file.kind), *_words(file))
         for file in log.files
     ]
     names, figures, words = ("hash", "file"), ("bytes",), ("kind", "pushed", "device", "command")
