@@ -19,7 +19,7 @@ from framefit.fit.free import free_steps
 from framefit.fit.situation import Situation
 from framefit.fit.step import FreeStep, Offer, StepContext, with_entries
 from framefit.fit.steps import known_steps
-from workloads import no_noise, write_models
+from workloads import no_noise, write_models, write_target
 
 
 def quiet(_: str) -> None:
@@ -42,9 +42,9 @@ def situation_of(app: Path) -> Situation:
     return Situation.of(app, located(load_workload(app), app.parent), 1.0, quiet)
 
 
-def free_offers(situation: Situation, app: Path) -> list[Offer]:
+def free_offers(situation: Situation, app: Path, workers: int = 1) -> list[Offer]:
     """Steps without cost, the last of which has the workload of all."""
-    settings = FitSettings(app=str(app))
+    settings = FitSettings(app=str(app), workers=workers)
     labelled = Labelled(settings, situation.workload)
     context = StepContext(app, settings, labelled, lambda: 1000.0, quiet, folder=app.parent)
     kinds = [kind(context) for kind in known_steps().values()]
@@ -108,3 +108,16 @@ def test_what_brute_force_finds_is_found(background: Sequence[str], tmp_path: Pa
     offers = free_offers(situation, app)
     assert offers
     assert offers[-1].step.enough
+
+
+def test_any_number_of_processes_gives_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each plans the workload anew, and then its changes."""
+    monkeypatch.undo()  # other processes look for replicas
+    app = write_crowded(tmp_path, 70, ("chain", "small"))
+    write_target(tmp_path)
+    app.write_text(app.read_text().replace("cores = [0]", 'target = "target.toml"'))
+    situation = situation_of(app)
+    assert not situation.standing.fits
+    one, two = (free_offers(situation, app, workers) for workers in (1, 2))
+    assert [offer.step for offer in one] == [offer.step for offer in two]
+    assert one[-1].take(tmp_path) == two[-1].take(tmp_path)

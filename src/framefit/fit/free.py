@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 
+from framefit.core.executor import Executor, executor_of
 from framefit.core.fit_results import ServedModel, Standing
+from framefit.core.settings import silent
 from framefit.core.workload import Workload
 from framefit.errors import FramefitError
 from framefit.fit.situation import Situation
@@ -26,12 +29,24 @@ _Score = tuple[bool, float]
 
 @dataclass(frozen=True)
 class _Node:
-    """A workload that was planned, and the changes that lead to it; those of its own units have a plan of their own."""
+    """A workload that was planned, and the changes that lead to it.
+
+    Attributes:
+        base: a plan on the same units.
+        moved: it is planned on other units than the base, of which nothing is known but how it stands.
+    """
 
     base: Situation
     workload: Workload
     standing: Standing
     path: tuple[tuple[FreeStep, Way, Standing], ...] = ()
+    moved: bool = False
+
+    def based(self, context: StepContext) -> _Node:
+        """The same with a plan on its own units."""
+        if not self.moved:
+            return self
+        return replace(self, base=self.base.elsewhere(self.workload, context.notify), moved=False)
 
 
 def free_steps(situation: Situation, kinds: Sequence[FreeStep], context: StepContext) -> list[Offer]:
@@ -55,22 +70,25 @@ def free_steps(situation: Situation, kinds: Sequence[FreeStep], context: StepCon
     plans, most = 0, _PLANS if situation.standing.load_ratio <= 1 else _SERVED_PLANS
     left_s = context.seconds_left()
     least_s = left_s - left_s * _PART_S if situation.described else left_s - min(left_s * _PART_S, _MEASURED_S)
-    while heap and not best.standing.fits and plans < most:
-        _, depth, _, node = heapq.heappop(heap)
-        for kind, way in [(each, way) for each in kinds for way in each.ways(node.base, node.workload)]:
-            if _key(way.workload) in seen or plans >= most or context.seconds_left() < least_s:
-                continue
-            seen.add(_key(way.workload))
-            plans += 1
-            child = _planned(node, kind, way, context)
-            if child is None:
-                continue
-            score = _score(child.standing, situation.standing)
-            heapq.heappush(heap, (score, depth + 1, next(count), child))
-            if score < best_score:
-                best, best_score = child, score
-            if child.standing.fits:
-                break
+    with executor_of(context.settings.workers if situation.described else 1) as executor:
+        while heap and not best.standing.fits and plans < most and context.seconds_left() >= least_s:
+            _, depth, _, node = heapq.heappop(heap)
+            node = node.based(context)
+            changes: dict[bytes, tuple[FreeStep, Way]] = {}
+            for kind, way in [(each, way) for each in kinds for way in each.ways(node.base, node.workload)]:
+                if (key := _key(way.workload)) not in seen:
+                    changes.setdefault(key, (kind, way))
+            for kind, way, standing in _planned(node, list(changes.values())[: most - plans], executor, context):
+                seen.add(_key(way.workload))
+                plans += 1
+                if standing is not None:
+                    child = _Node(node.base, way.workload, standing, (*node.path, (kind, way, standing)), way.anew)
+                    score = _score(standing, situation.standing)
+                    heapq.heappush(heap, (score, depth + 1, next(count), child))
+                    if score < best_score:
+                        best, best_score = child, score
+                if best.standing.fits or context.seconds_left() < least_s:
+                    break
     if not best.standing.fits and best_score > (first_score[0], first_score[1] - _GAIN):
         return []
     return [
@@ -79,18 +97,28 @@ def free_steps(situation: Situation, kinds: Sequence[FreeStep], context: StepCon
     ]
 
 
-def _planned(node: _Node, kind: FreeStep, way: Way, context: StepContext) -> _Node | None:
-    """Planned again with one more change; ``None``: that cannot be."""
-    context.notify(way.what)
+def _planned(
+    node: _Node, changes: Sequence[tuple[FreeStep, Way]], executor: Executor, context: StepContext
+) -> Iterator[tuple[FreeStep, Way, Standing | None]]:
+    """Each with one more change, in their order; ``None``: that cannot be."""
+    known: dict[int, Standing | None] = {}
+    with contextlib.closing(executor.each(_standing_with, node.base, [way for _, way in changes])) as results:
+        for number, (kind, way) in enumerate(changes):
+            context.notify(way.what)
+            while number not in known:
+                done, standing = next(results)
+                known[done] = standing
+            yield kind, way, known[number]
+
+
+def _standing_with(base: Situation, way: Way) -> Standing | None:
+    """How a changed workload stands; a task of an executor."""
     try:
         if way.anew:
-            base = Situation.of(context.app, way.workload, node.base.margin_ratio, context.notify)
-            standing = base.standing
-        else:
-            base, standing = node.base, node.base.what_if(workload=way.workload, notify=context.notify)
+            return base.elsewhere(way.workload, silent).standing
+        return base.what_if(workload=way.workload, notify=silent)
     except (FramefitError, ValueError):
         return None
-    return _Node(base, way.workload, standing, (*node.path, (kind, way, standing)))
 
 
 def _score(standing: Standing, before: Standing) -> _Score:

@@ -11,7 +11,7 @@ import msgspec
 
 from framefit.core.fit_results import ServedModel, Standing
 from framefit.core.model import Model, epilogue_groups
-from framefit.core.settings import Notify
+from framefit.core.settings import Notify, silent
 from framefit.core.verdict import SERVED, gets, verdict_of
 from framefit.core.workload import Workload
 from framefit.devices.device import ModelledDevice
@@ -41,8 +41,17 @@ class Situation:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, app: Path, workload: Workload, margin_ratio: float, notify: Notify) -> Situation:
+    def of(
+        cls, app: Path, workload: Workload, margin_ratio: float, notify: Notify, *, computes: bool = True
+    ) -> Situation:
         """Plan a workload.
+
+        Args:
+            app: its file.
+            workload: with absolute paths.
+            margin_ratio: times what they take that launches are planned to take.
+            notify: receives what is being done.
+            computes: whether it can be run; else only its standing is of use.
 
         Raises:
             InputError: see :func:`framefit.plan`.
@@ -54,6 +63,7 @@ class Situation:
             priority_ratio=margin_ratio,
             background_ratio=margin_ratio,
             explained=False,
+            computes=computes,
             notify=notify,
         )
         return cls(planned, margin_ratio, standing_of(planned))
@@ -77,6 +87,26 @@ class Situation:
     def if_model_took(self, model: str, ratio: float) -> float:
         """The load if launches of a model took so many times as long."""
         return self.standing.load_ratio - (1 - ratio) * self.share_of_load(model)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Another process plans it anew: open models and devices are this one's."""
+        return _planned_anew, (self.planned.app, msgspec.json.encode(self.workload), self.margin_ratio)
+
+    def elsewhere(self, workload: Workload, notify: Notify) -> Situation:
+        """Another workload of the same models on other units, planned on a device of its own.
+
+        Raises:
+            InputError: see :func:`framefit.plan`.
+            DeviceError: likewise.
+        """
+        key = msgspec.json.encode(workload)
+        if key not in self._elsewhere:
+            self._elsewhere[key] = Situation.of(self.planned.app, workload, self.margin_ratio, notify, computes=False)
+        return self._elsewhere[key]
+
+    @functools.cached_property
+    def _elsewhere(self) -> dict[bytes, Situation]:
+        return {}
 
     def what_if(
         self,
@@ -130,6 +160,11 @@ class Situation:
         workload = self.workload
         device = open_device(workload.target, folder=self.planned.app.parent, settings=workload.machine)
         return replace(self.planned, device=device)
+
+
+@functools.lru_cache(maxsize=2)
+def _planned_anew(app: Path, workload: bytes, margin_ratio: float) -> Situation:
+    return Situation.of(app, msgspec.json.decode(workload, type=Workload), margin_ratio, silent, computes=False)
 
 
 def losers(before: Standing, after: Standing) -> str:
