@@ -14,7 +14,7 @@ from loopback import SOURCE, Place
 
 from framefit.boards.client import explained
 from framefit.boards.frames import MEASURING, VERBS
-from framefit.boards.registry import Board, destination
+from framefit.core.boards import Board, destination
 from framefit.core.bundle import read_bundle
 from workloads import write_app, write_models, write_target
 

@@ -121,3 +121,4 @@ def test_the_schema_is_that_of_the_records() -> None:
     assert {"every-window", "background", "auto"} <= set(str(entry["priority"]).replace("'", " ").split())
     assert from_data({"rate_hz": 30, "models": [{"name": "a", "path": "a.onnx"}]}, Workload, "app").rate_hz == 30
     assert "units" in _keys(json.loads(framefit.schema("target")), "Target")
+    assert _keys(json.loads(framefit.schema("boards")), "Board")["address"]["description"].startswith("ssh://")

@@ -33,7 +33,7 @@ from framefit.boards.frames import (
     Time,
     decoded,
 )
-from framefit.boards.registry import Board, destination
+from framefit.core.boards import Board, destination
 from framefit.core.files import Record
 from framefit.core.settings import Notify, silent
 from framefit.errors import DeviceError, FramefitError, InputError

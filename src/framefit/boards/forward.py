@@ -40,7 +40,8 @@ from framefit.boards.frames import (
     confined,
     digest_of,
 )
-from framefit.boards.registry import Board, config_folder
+from framefit.boards.registry import config_folder
+from framefit.core.boards import Board
 from framefit.core.files import Record, write_record, write_whole
 from framefit.core.journal import JOURNAL
 from framefit.core.settings import Notify, Option

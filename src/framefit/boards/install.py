@@ -19,7 +19,7 @@ import framefit
 from framefit.boards.agent import package_files, version
 from framefit.boards.client import Ssh, environment_folder, plain
 from framefit.boards.frames import FILE_LIMIT, Channel, LostConnectionError
-from framefit.boards.registry import Board
+from framefit.core.boards import Board
 from framefit.core.settings import Notify, silent
 from framefit.errors import DeviceError, InputError
 

@@ -12,6 +12,7 @@ import typer
 from framefit.boards import client, forward, install, registry
 from framefit.boards.frames import Jobs, JobState, Stop
 from framefit.cli.screen import Interrupt, Progress, Screen, show, show_json
+from framefit.core.boards import Board
 from framefit.core.files import Record
 from framefit.core.settings import Option, settings_of
 from framefit.errors import DeviceError, InputError
@@ -21,7 +22,7 @@ class BoardList(Record, kw_only=True):
     """The user's boards, as ``--json`` prints them."""
 
     file: str
-    boards: tuple[registry.Board, ...]
+    boards: tuple[Board, ...]
 
 
 class BoardCheck(Record, kw_only=True):
@@ -31,7 +32,7 @@ class BoardCheck(Record, kw_only=True):
         clock_offset_ns, clock_bound_ns: how far its clock is ahead of this machine's, and how well that is known.
     """
 
-    board: registry.Board
+    board: Board
     version: str
     python: str
     machine: str
@@ -110,7 +111,7 @@ def board(given: dict[str, Any], screen: Screen) -> int:
     return _of_job(known, settings, screen)
 
 
-def _checked(board: registry.Board, settings: registry.BoardSettings, progress: Progress) -> BoardCheck:
+def _checked(board: Board, settings: registry.BoardSettings, progress: Progress) -> BoardCheck:
     """Connect; where this version of Framefit is missing in its own environment there, install it."""
     progress(f"connecting to {board.name}")
     try:
@@ -139,7 +140,7 @@ def _as_text(checked: BoardCheck) -> str:
     )
 
 
-def _of_job(board: registry.Board, settings: registry.BoardSettings, screen: Screen) -> int:
+def _of_job(board: Board, settings: registry.BoardSettings, screen: Screen) -> int:
     with Interrupt() as interrupt, Progress(screen) as progress, client.Remote(board, progress) as remote:
         if settings.action == "jobs":
             jobs = remote.listed(Jobs(), tuple[JobState, ...])

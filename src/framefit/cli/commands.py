@@ -120,7 +120,7 @@ def init(given: dict[str, Any], screen: Screen) -> None:
 
 @_command(SchemaSettings, Screen)
 def schema(given: dict[str, Any], screen: Screen) -> None:  # noqa: ARG001 - it is JSON in any case
-    """Show the JSON Schema of app.toml or target.toml, by which editors complete and check them.
+    """Show the JSON Schema of app.toml, target.toml or boards.toml, by which editors complete and check them.
 
     Example: framefit schema app -o app.schema.json
     """
@@ -352,6 +352,7 @@ def plan(given: dict[str, Any], screen: PlanScreen) -> int:
             "--json prints only the plan, without --explain", remedy="leave one of them out; --page goes with both"
         )
     from framefit.planning.explain import explain
+    from framefit.planning.graphs import graphs_of
     from framefit.report.html import write_plan_page
     from framefit.report.sections.plan import PlanContent
     from framefit.report.terminal import view
@@ -360,7 +361,8 @@ def plan(given: dict[str, Any], screen: PlanScreen) -> int:
     with Progress(screen) as progress:
         planned = plan(**given, notify=progress)
     timetable, workload = planned.timetable, planned.workload
-    content = PlanContent(timetable, workload, explain(timetable, workload))
+    graphs = () if page is None else graphs_of(planned)
+    content = PlanContent(timetable, workload, explain(timetable, workload), graphs)
     if page is not None:
         write_plan_page(page, content, title=planned.app.name, force=bool(given.get("force")))
     if screen.json:

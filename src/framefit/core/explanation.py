@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from framefit.core.timetable import PlannedModel
 from framefit.core.workload import ModelEntry
 
-__all__ = ["FramePath", "Hop", "ModelSchedule", "PlanExplanation", "ResidualLoss"]
+__all__ = ["FramePath", "GraphLayer", "Hop", "ModelGraph", "ModelSchedule", "PlanExplanation", "ResidualLoss"]
 
 
 @dataclass(frozen=True)
@@ -114,3 +115,38 @@ class PlanExplanation:
     def deadlines_ns(self) -> dict[str, int]:
         """Deadlines of the priority and sporadic models, after release."""
         return {s.model.name: s.deadline_ns for s in self.schedules if s.model.role != "background"}
+
+
+@dataclass(frozen=True)
+class GraphLayer:
+    """A layer in the graph of a model.
+
+    Attributes:
+        reads: numbers of the layers whose outputs it reads.
+        output: its first output's shape, as text.
+        cost: see :class:`ModelGraph`.
+        segment: number of the segment that it belongs to.
+    """
+
+    name: str
+    op: str
+    reads: tuple[int, ...]
+    output: str
+    cost: int
+    segment: int
+
+
+@dataclass(frozen=True)
+class ModelGraph:
+    """A model as its plan executes it: its layers in order, and where it is cut.
+
+    Attributes:
+        model: with its segments; of several replicas the first.
+        layers: in the order in which they are numbered.
+        costs: what layers' costs are: nominal nanoseconds on their unit, or multiply-accumulates where nobody says
+            how long single layers take.
+    """
+
+    model: PlannedModel
+    layers: tuple[GraphLayer, ...]
+    costs: Literal["time", "macs"]

@@ -201,6 +201,14 @@ class ModelledDevice(Device, Protocol):
             InputError: the unit does not support a layer.
         """
 
+    def segment_ns(self, model: Model, first: int, last: int, unit: str) -> int:
+        """Nominal time of a launch of some of a model's layers, with its transfers.
+
+        Raises:
+            DeviceError: there is no cost model.
+            InputError: the unit does not support a layer.
+        """
+
     def quantile_ratio(self, quantile: float) -> float:
         """A launch's quantile (0 to 1) over its nominal time."""
 

@@ -433,8 +433,15 @@ class ModelledDurations:
         """The nominal durations."""
         if not thorough:
             self._notify("compiling whole models")
-        compiled = [_compiled(task, index, self._compiler) for task, index in launches]
-        return [measurement.samples_ns for measurement in self.around(compiled)]
+        return [np.asarray([self._nominal_ns(task, index)], np.int64) for task, index in launches]
+
+    def _nominal_ns(self, task: SegmentedModel, index: int | None) -> int:
+        """Of a launch; one that cannot be on one unit is that of its first part."""
+        if index is not None and task.bounds:
+            return self._device.segment_ns(task.model, *task.bounds[index], self._unit)
+        if task.unit:
+            return self._device.segment_ns(task.wired.model, 0, len(task.wired.model.layers) - 1, self._unit)
+        return task.whole(self._compiler).expected_ns(0)
 
     def excesses(self, tasks: Sequence[SegmentedModel], samples: Sequence[Samples]) -> list[float]:  # noqa: ARG002
         """The target's variation gives it: alike for all models."""

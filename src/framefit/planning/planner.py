@@ -22,7 +22,7 @@ from framefit.core.settings import Notify
 from framefit.core.timetable import Timetable
 from framefit.core.verdict import SERVED, verdict_of
 from framefit.core.workload import Workload
-from framefit.devices.device import is_simulated
+from framefit.devices.device import Device, is_simulated
 from framefit.devices.host import flushed_denormals, pinned, realtime_priority_permitted
 from framefit.execution.compiled import layers_of, open_timetable, verify
 from framefit.execution.unit_support import check_support, home_unit, usable_units
@@ -87,9 +87,14 @@ def plan_request(request: PlanRequest, priced: PricedDevice, notify: Notify) -> 
         DeviceError: a model does not run here, or its segments do not give its outputs.
     """
     device = priced.device
-    launches = not is_simulated(device) or device.computer is not None
-    with pinned(device.host_core) if launches else contextlib.nullcontext(), flushed_denormals(), _no_collection():
+    core = pinned(device.host_core) if _computes(device) else contextlib.nullcontext()
+    with core, flushed_denormals(), _no_collection():
         return _Planner(request, priced, notify).plan()
+
+
+def _computes(device: Device) -> bool:
+    """Whether launches give outputs."""
+    return not is_simulated(device) or device.computer is not None
 
 
 def retimed(planned: Plan, workload: Workload, priced: PricedDevice, notify: Notify) -> Timetable:
@@ -144,7 +149,8 @@ class _Planner:
         wired = [by_name[task.name] for task in tasks]
         if timetable.feasible:
             timetable = _with_layers(timetable, tasks)
-            timetable = self._verified(timetable, wired) if placing.compiles else _not_compared(timetable)
+            compared = placing.compiles and _computes(self.device)
+            timetable = self._verified(timetable, wired) if compared else _not_compared(timetable)
         self.warnings += [*placing.notes, *_waiting(timetable, tasks), *placing.warnings]
         limits = {unit.name: round(unit.memory_mib * 2**20) for unit in self.device.target.units if unit.memory_mib}
         timetable = with_memory(timetable, tasks, self.device, limits, self.units[0])

@@ -190,6 +190,7 @@ class Playback:
         for model in self.models:
             self._stage(model)
         self._stages = [stage for model in self.models for stage in model.stages]
+        self._handing_on = any(m.plan.after or len(m.stages) > len(m.plan.replicas) for m in self.models)
         for unit in self.units.values():
             unit.rotation = Rotation(len(unit.stages), [stage.turns for stage in unit.stages], yields=beat.yields)
         self.readers: dict[str, list[PlayedModel]] = {}
@@ -255,16 +256,14 @@ class Playback:
 
     def state(self) -> tuple[object, ...] | None:
         """What decides, between windows, what happens next; ``None``: units or models hand on frames, at some times."""
-        if any(model.plan.after or len(model.stages) > len(model.plan.replicas) for model in self.models):
+        if self._handing_on:
             return None
-        return (
-            *(unit.rotation.place for unit in self._units),
-            *(
-                (len(s.model.waiting), s.model.taken % len(s.taken_ns), s.busy and s.frame % len(s.taken_ns))
-                for s in self._stages
-            ),
-            *((s.segment, s.rest_ns) for s in self._stages),
-        )
+        state: list[object] = [unit.rotation.place for unit in self._units]
+        for stage in self._stages:
+            model, count = stage.model, len(stage.taken_ns)
+            frame = stage.busy and stage.frame % count
+            state += len(model.waiting), model.taken % count, frame, stage.segment, stage.rest_ns
+        return tuple(state)
 
     def _decide(self, unit: _Unit, until: int, begin: int, placed: list[Slot] | None) -> None:
         """What a unit launches before another one decides, or a frame ends; its next decision is set."""

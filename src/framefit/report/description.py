@@ -16,7 +16,7 @@ from framefit.report.charts import Chart
 from framefit.report.formats import format_bytes, format_duration, format_hz, format_ratio
 
 if TYPE_CHECKING:
-    from framefit.core.explanation import PlanExplanation
+    from framefit.core.explanation import ModelGraph, PlanExplanation
     from framefit.core.profile import RunWindows
     from framefit.core.timetable import Timetable
     from framefit.report.timeline import Happened
@@ -217,6 +217,15 @@ class PlanPicture:
 
 
 @dataclass(frozen=True)
+class Graph:
+    """The layers of a model and its cuts, on a page; a terminal leaves it away."""
+
+    title: str
+    graph: ModelGraph
+    wide: bool = True
+
+
+@dataclass(frozen=True)
 class Beside:
     """Plans side by side on a page, each with its title; a terminal leaves them away."""
 
@@ -245,7 +254,7 @@ class Folded:
     content: Description
 
 
-Block = Section | Sentences | Prose | Facts | Shares | PlanPicture | Beside | RunPicture | Timeline | Folded
+Block = Section | Sentences | Prose | Facts | Shares | PlanPicture | Graph | Beside | RunPicture | Timeline | Folded
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from framefit.report.description import (
     Description,
     Facts,
     Folded,
+    Graph,
     Kind,
     PlanPicture,
     Prose,
@@ -48,6 +49,7 @@ from framefit.report.description import (
 )
 from framefit.report.drawing import WindowPictures, need_picture
 from framefit.report.formats import format_bytes, format_duration
+from framefit.report.graph import drawn_graph
 from framefit.report.sections import kind_of
 from framefit.report.sections.fit import FitContent
 from framefit.report.sections.plan import PlanContent, format_beat
@@ -328,6 +330,7 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {
         "dashed": lambda text: "\u2013" if text == "-" else text,
         "drawn": _drawn,
+        "drawn_graph": drawn_graph,
         "exact": lambda value: f"{value:.17g}",
         "groups": lambda blocks: list(_groups(blocks)),
         "script_json": _script_json,
@@ -335,6 +338,7 @@ def _environment() -> jinja2.Environment:
     }
     environment.tests |= {
         "facts": lambda block: isinstance(block, Facts),
+        "graph": lambda block: isinstance(block, Graph),
         "prose": lambda block: isinstance(block, Prose),
         "section": lambda block: isinstance(block, Section),
         "sentences": lambda block: isinstance(block, Sentences),

@@ -19,6 +19,7 @@ from framefit.report.description import (
     Description,
     Facts,
     Folded,
+    Graph,
     PlanPicture,
     Prose,
     Quantity,
@@ -119,7 +120,7 @@ def _block(block: Block) -> list[RenderableType]:
             return [terminal_picture(block.rows)]
         case PlanPicture():
             return [*plan_pictures(block.timetable), *map(_story, block.stories)]
-        case Timeline() | Folded() | Beside():  # of pages
+        case Timeline() | Folded() | Beside() | Graph():  # of pages
             return []
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from framefit.core.boards import Boards
 from framefit.core.files import Record, check_new, toml_key, write_whole
 from framefit.core.formats import BUILTIN_MODELS
 from framefit.core.model import Model
@@ -27,7 +28,7 @@ __all__ = ["init", "schema"]
 _CHANNELS = (1, 3, 4)
 _SIDE = 224  # that of most image classifiers, and a multiple of 32, by which most detectors divide
 SCHEMA_FILE = "app.schema.json"
-_RECORDS: dict[str, type[Record]] = {"app": Workload, "target": Target}
+_RECORDS: dict[str, type[Record]] = {"app": Workload, "target": Target, "boards": Boards}
 _ATTRIBUTE = re.compile(r"^ {4}(\w[\w, ]*): (.*(?:\n {8}.*)*)", re.MULTILINE)
 _REFERENCE = re.compile(r":\w+:`[~.]?([^`]*)`|``([^`]*)``")
 

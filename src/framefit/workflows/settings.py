@@ -313,9 +313,10 @@ class InitSettings(Settings, kw_only=True):
 class SchemaSettings(Settings, kw_only=True):
     """Options of ``framefit schema``."""
 
-    kind: Annotated[Literal["app", "target"], option("Kind of file: an app.toml or a target.toml.", argument=True)] = (
-        "app"
-    )
+    kind: Annotated[
+        Literal["app", "target", "boards"],
+        option("Kind of file: an app.toml, a target.toml or a boards.toml.", argument=True),
+    ] = "app"
     output: Annotated[
         str | None, option("Write it to this file.", "-o", "--output", metavar="PATH", names="new path")
     ] = None

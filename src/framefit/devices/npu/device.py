@@ -134,6 +134,7 @@ class NpuDevice:
         self._packets = PacketBuffer(target.trace)
         self._free_at: dict[str, int] = {}  # units, and links by the names of their ends
         self._begun: dict[str, int] = {}  # launches in flight: the time from which their units are busy
+        self._segments_ns: dict[tuple[object, ...], int] = {}
         self.restart(seed)
 
     def restart(self, seed: int = 0) -> None:
@@ -228,6 +229,22 @@ class NpuDevice:
         if self._layer_times is None:
             raise DeviceError(f"there are no layer times for {model.name!r}", where=self._target.name)
         return tuple(map(int, self._layer_times(model, unit)))
+
+    def segment_ns(self, model: Model, first: int, last: int, unit: str) -> int:
+        """Nominal time of a launch of some of a model's layers, with its transfers; each is priced once.
+
+        Raises:
+            DeviceError: there is no cost model.
+            InputError: the unit does not support a layer.
+        """
+        layers = model.layers
+        key = model.digest, model.lowered, layers[first].nodes, layers[last].nodes, unit
+        if key not in self._segments_ns:
+            part = model if last - first == len(layers) - 1 else model.segment(first, last)
+            self._segments_ns[key] = sum(self.layers_ns(part.grouped(self.fusions(part)), unit)) + sum(
+                self.link_ns(part)
+            )
+        return self._segments_ns[key]
 
     def quantile_ratio(self, quantile: float) -> float:
         """A launch's quantile over its nominal time; see :func:`quantile_ratio`."""

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from framefit.core.explanation import FramePath, ModelSchedule, PlanExplanation
+from framefit.core.explanation import FramePath, ModelGraph, ModelSchedule, PlanExplanation
 from framefit.core.timetable import PlannedModel, Refusal, Segment, Timetable, reserved_share, window_starts
 from framefit.core.verdict import verdict_of
 from framefit.core.workload import Workload
@@ -19,6 +19,7 @@ from framefit.report.description import (
     Description,
     Detail,
     Facts,
+    Graph,
     Kind,
     PlanPicture,
     Quantity,
@@ -333,11 +334,13 @@ class PlanContent:
     Attributes:
         workload: ``None``: what it was made for is not known.
         explanation: how it came about; ``None``: likewise, then frames' paths and reasons are left out.
+        graphs: of its models, for a page.
     """
 
     timetable: Timetable
     workload: Workload | None = None
     explanation: PlanExplanation | None = None
+    graphs: Sequence[ModelGraph] = ()
 
 
 def _describe(content: PlanContent | Timetable, *, detail: Detail = "normal") -> Description:
@@ -442,6 +445,9 @@ def _blocks(content: PlanContent, detail: Detail) -> Iterator[Block]:
         yield _models(content)
     if timetable.models:
         yield _segments(timetable, percentile, 400 if drawn else 40)
+    if detail == "page":
+        for graph in content.graphs:
+            yield Graph(f"Layers of {graph.model.name}", graph)
 
 
 def _kernels_sentence(model: PlannedModel) -> str:
