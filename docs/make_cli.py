@@ -18,7 +18,7 @@ the same. In Python the function of a verb takes options by the names in the sec
 `framefit.run("app.toml", seconds=5)` is `framefit.run(RunSettings(app="app.toml", seconds=5))`. `--json` prints the \
 result as JSON on standard output, and nothing else, or without a result the reason (`error`, `what`, `where`, \
 `remedy`); progress and messages are on standard error. Exit codes: 0 done, \
-1 a valid negative answer, 2 wrong usage or input, 3 the device or runtime failed, 4 nobody can tell (`check`), \
+1 a valid negative answer, 2 wrong usage or input, 3 the device or runtime failed, 4 undecided (`check`), \
 130 interrupted. Where no workload \
 is named, `app.toml` of the current folder is meant. On a terminal one line shows what a command is doing; elsewhere \
 each step is a line on standard error. `framefit --install-completion` makes the shell complete commands, options and \

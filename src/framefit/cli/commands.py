@@ -99,7 +99,7 @@ def demo(given: dict[str, Any], screen: Screen) -> int:
 def init(given: dict[str, Any], screen: Screen) -> None:
     """Write a first workload for your models: the smallest in every frame, the others in the remaining time.
 
-    Sizes of images, options and states that the files leave open are guessed, and said.
+    What the files leave open, such as sizes of images, options and states, is guessed, and the guesses are listed.
 
     Example: framefit init face.onnx depth.onnx --rate 25
     """
@@ -120,7 +120,7 @@ def init(given: dict[str, Any], screen: Screen) -> None:
 
 @_command(SchemaSettings, Screen)
 def schema(given: dict[str, Any], screen: Screen) -> None:  # noqa: ARG001 - it is JSON in any case
-    """Show the JSON Schema of app.toml, target.toml or boards.toml, by which editors complete and check them.
+    """Show the JSON Schema of app.toml, target.toml or boards.toml; editors complete and check these files with it.
 
     Example: framefit schema app -o app.schema.json
     """
@@ -169,9 +169,9 @@ class MeasureScreen(BoardScreen, kw_only=True):
 def measure(given: dict[str, Any], screen: MeasureScreen) -> int:
     """Measure what each layer of a model costs on a device, and write a latency table.
 
-    Only the start and end of launches are used: it works on devices that report no time for single layers. Ctrl-C
-    keeps what was measured (exit code 130), and --resume continues. A few whole networks are measured beside the
-    layers: what they take beyond the sum of their layers corrects the estimates.
+    Only the start and end of launches are used: it works on devices that report no time for single layers. Ctrl-C keeps
+    what was measured (exit code 130), and --resume continues. A few whole networks are measured beside the layers: what
+    they take beyond the sum of their layers corrects the estimates.
 
     Example: framefit measure face.onnx --target vpu -o board.table.json
 
@@ -194,10 +194,10 @@ def measure(given: dict[str, Any], screen: MeasureScreen) -> int:
 
 @_command(CalibrateSettings, BoardScreen)
 def calibrate(given: dict[str, Any], screen: Screen) -> int:
-    """Measure and store what whole networks take on a device beyond the sum of their layers.
+    """Measure how much longer whole networks take on a device than the sum of their layers, and store that.
 
-    Once a device, on a quiet one: later tables of this device are corrected by it, after a check of two short launches.
-    A disturbed calibration is refused (exit code 1), and an earlier one stays in use.
+    Do this once for each device, while it is quiet: later latency tables of the device are corrected with it, after a
+    check of two short launches. A disturbed calibration is refused (exit code 1), and an earlier one stays in use.
 
     Example: framefit calibrate
 
@@ -216,7 +216,7 @@ def calibrate(given: dict[str, Any], screen: Screen) -> int:
 def estimate(given: dict[str, Any], screen: Screen) -> None:
     """Estimate how long a model takes on a device, from the device's latency table.
 
-    Nothing is executed. A layer that the table does not have is an error, unless --fallback is given.
+    Nothing is executed. A layer that is missing from the table is an error, unless --fallback is given.
 
     Example: framefit estimate face.onnx --table board.table.json
     """
@@ -280,8 +280,8 @@ def table(given: dict[str, Any], screen: Screen) -> None:
 def fit(given: dict[str, Any], screen: Screen) -> int:
     """Make a workload fit: plan, take the cheapest step that helps, plan again, until a simulation or run proves it.
 
-    Steps, the cheapest first: other cuts, other units; int8, sparsity and decision trees, within --max-drop on
-    unseen data; fewer frames. Your files stay as they are: the result is DIR/app.toml, which framefit run takes.
+    The steps, the cheapest first, are: other cuts and other units; int8, sparsity and decision trees, within --max-drop
+    on unseen data; fewer frames. Your files stay as they are: the result is DIR/app.toml, ready for framefit run.
     Without --apply the steps are only proposed. Ctrl-C keeps what was done (exit code 130), and --resume continues.
     Exit code 1: the workload does not fit (yet).
 
@@ -300,11 +300,10 @@ def fit(given: dict[str, Any], screen: Screen) -> int:
 def choose(given: dict[str, Any], screen: Screen) -> int:
     """Compare targets: on which of them, and at which rates, a workload fits.
 
-    Each target is planned for at each rate: a row has its verdict, load and worst slack, and the first change that
-    would help where it does not fit. With --fit the steps of framefit fit are taken there, with --data those that
-    change a model, too: a row has them with the accuracy and the frames that they cost. With -o what is known is kept,
-    so that the same command goes on after Ctrl-C (exit code 130), and the folder has a page. Exit code 1: it fits
-    nowhere.
+    The workload is planned on each target at each rate. Each row shows the verdict, the load and the worst slack, and
+    where the workload does not fit, the first change that would help. With --fit, framefit fit is applied in these
+    rows, and they show its steps and what they cost in accuracy and frames; steps that change a model need --data. With
+    -o the folder gets a page, and the same command goes on after Ctrl-C (exit code 130). Exit code 1: it fits nowhere.
 
     Example: framefit choose app.toml --targets vpu,edge-8,micro-npu --rates 15,30,60 -o choice
 
@@ -337,8 +336,8 @@ def plan(given: dict[str, Any], screen: PlanScreen) -> int:
 
     The models are measured on this machine, or their cycles are computed from the described target, or their layers are
     looked up in the workload's latency table (table = "board.table.json") where it was measured on this device: then
-    nothing is measured. A model that is longer than the time that is left in a window is cut into segments; that they
-    give the same outputs is verified (with a table, only when they are run). Exit code 1: the models do not fit; the
+    nothing is measured. A model that is longer than the time that is left in a window is cut into segments, which are
+    checked to give the same outputs (with a table, only when they are run). Exit code 1: the models do not fit; the
     binding constraint and a change that would help are named.
 
     Example: framefit plan app.toml -o timetable.json
@@ -425,11 +424,11 @@ def simulate(given: dict[str, Any], screen: SimulateScreen) -> int:
 
 @_command(SoakSettings, BoardScreen)
 def soak(given: dict[str, Any], screen: BoardScreen) -> int:
-    """Run a workload until the device is warm: do launches get slower, and how warm, how fast and how hungry is it?
+    """Run a workload until the device is warm, to see whether launches get slower; with temperature, clock and power.
 
-    Clocks, temperatures and power are those of this machine's sensors, minute by minute; without a sensor they are
-    unknown. The first minute is the reference, so begin with a cool device. framefit plan --sustained RUN then plans
-    with the durations of the slowest minute. Ctrl-C ends it and keeps what was seen (exit code 130).
+    Clock, temperature and power are read from this machine's sensors every minute; without a sensor they are unknown.
+    The first minute is the reference, so begin with a cool device. framefit plan --sustained RUN then plans with the
+    durations of the slowest minute. Ctrl-C ends the run and keeps its results (exit code 130).
 
     Example: framefit soak app.toml --minutes 30 -o runs/warm
     """
@@ -490,7 +489,7 @@ class ProfileScreen(BoardScreen, kw_only=True):
 def profile(given: dict[str, Any], screen: ProfileScreen) -> int:
     """Show what happened in a run, from a trace that lost events.
 
-    Every lost START and END is put back with an interval; what is inferred is never shown as measured.
+    Lost START and END events are inferred, each with an interval, and are never shown as measured.
 
     Example: framefit profile runs/first
 
@@ -548,8 +547,8 @@ def _follow(given: dict[str, Any], screen: ProfileScreen) -> int:
 def report(given: dict[str, Any], screen: Screen) -> None:
     """Write one page about runs, plans, measurements and searches, to read, print or send.
 
-    The content of an input says what it is. Several of a kind are compared. The page is one file that loads nothing
-    from elsewhere.
+    The kind of an input is recognised by its content. Several of a kind are compared. The page is a single file that
+    needs no network.
 
     Example: framefit report runs/first
 
@@ -568,8 +567,8 @@ def inject_loss(given: dict[str, Any], screen: Screen) -> None:
     """Remove packets from a trace, to see what a profile recovers from the rest.
 
     The same seed removes the same packets. With --repeat, events are lost at several rates and in bursts of several
-    lengths, what is left is profiled and compared with the whole trace, and the smallest trace buffer that would have
-    lost nothing is found. The folder then holds loss_study.json, a curve of errors, and a page.
+    lengths, the remaining packets are profiled and compared with the whole trace, and the smallest trace buffer that
+    would have lost nothing is computed. The folder then holds loss_study.json, a curve of errors, and a page.
 
     Example: framefit inject-loss runs/first --rate 0.1 --burst 20 --seed 1 -o thin.npz
 
@@ -611,10 +610,10 @@ def bundle(given: dict[str, Any], screen: BoardScreen) -> None:
 
 @_command(CheckSettings, Screen)
 def check(given: dict[str, Any], screen: Screen) -> int:
-    """Say whether models got slower: launched in turn with an earlier version, for a build server.
+    """Check whether models got slower, by launching them in turn with an earlier version; made for build servers.
 
-    Exit code 1: a model is slower by more than --most, and the whole 99 % interval says so. Exit code 4: the interval
-    reaches to both sides in the given time, so that nobody can tell.
+    Exit code 1: a model is slower by more than --most, and the whole 99 % interval says so. Exit code 4: the check is
+    undecided, because the interval still reaches to both sides of --most after the given time.
 
     Example: framefit check app.toml --against ../main/app.toml --most 1.05
     """
@@ -631,8 +630,8 @@ def check(given: dict[str, Any], screen: Screen) -> int:
 def push(given: dict[str, Any], screen: Screen) -> None:
     """Add files to a store that a team shares: a folder, or a URL of ssh or an object store.
 
-    A file lies there under its hash and is never changed; a record says what it is, of which device and models, and
-    what made it. Nothing is locked: any number may push at a time.
+    Each file is stored under its hash and never changed. A record says what the file is, which device and models it
+    belongs to, and which command made it. There are no locks: any number of machines may push at the same time.
 
     Example: framefit push pi5.table.json --store ssh://build/shared/framefit --command "framefit measure --on pi5"
     """
@@ -680,9 +679,9 @@ class LogScreen(Screen, kw_only=True):
 def log(given: dict[str, Any], screen: LogScreen) -> int:
     """List what a store holds, the latest last.
 
-    With --model, the figures that these files have of it follow: latency, response times, missed frames and accuracy,
-    by commit. A figure that is worse than the one before on the same device, by more than both 90 % intervals, is
-    marked, and the exit code is 1 where the latest one is.
+    With --model, its figures in these files are listed by commit: latency, response times, missed frames and accuracy.
+    A figure that is worse than the one before on the same device, by more than both 90 % intervals, is marked, and the
+    exit code is 1 where the latest one is.
 
     Example: framefit log ssh://build/shared/framefit --kind table --target board.toml
 
@@ -740,7 +739,7 @@ def treeify(given: dict[str, Any], screen: Screen) -> int:
 
 @_command(RtlSettings, Screen)
 def rtl(given: dict[str, Any], screen: Screen) -> None:
-    """Write trees as Verilog with a test bench, check them against the model, and count what they take.
+    """Write trees as Verilog with a test bench, check them against the model, and count the resources that they need.
 
     Example: framefit rtl digits.trees.json --layer 128x128 --layer 128x64 -o hardware
     """
@@ -835,10 +834,10 @@ def doctor(given: dict[str, Any], screen: Screen) -> None:  # noqa: ARG001 - it 
 
 @_command(BoardSettings, Screen)
 def board(given: dict[str, Any], screen: Screen) -> int:
-    """Keep a list of your own boards, which --on takes, and look after their jobs.
+    """Manage your own boards, which --on names, and the jobs that run there.
 
-    A board is reached by your ssh, with keys that you have set up. Framefit is installed there in an environment of its
-    own, in this version. A lost connection ends no job: attach follows it to its end and fetches what it wrote
+    A board is reached with your ssh and the keys that you have set up. The same version of Framefit is installed there
+    in an environment of its own. A job survives a lost connection: attach follows it to its end and fetches its files
     (docs/boards.md).
 
     Example: framefit board add pi5 ssh://pi@pi5.local

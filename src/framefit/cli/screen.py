@@ -51,7 +51,9 @@ class BoardScreen(Screen, kw_only=True):
     on: Annotated[
         str | None,
         option(
-            "Do it on this board, with its files, as framefit board add named it (docs/boards.md).", metavar="BOARD"
+            "Run the command on this board of framefit board add: its files go there, its results come back "
+            "(docs/boards.md).",
+            metavar="BOARD",
         ),
     ] = None
 

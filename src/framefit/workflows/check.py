@@ -44,8 +44,8 @@ def check(settings: CheckSettings, *, notify: Notify = silent) -> CheckResult:
     """Compare the latency of a workload's models with an earlier version's, launched in turn on one device.
 
     A model is slower if the whole interval of its ratio lies above ``most`` and the difference is more than what a
-    launch varies by anyway. If the interval reaches to both sides of ``most`` in the given time, nobody can tell. On a
-    described device the durations are stated, and compared as they are.
+    launch varies by anyway. The check is undecided if the interval reaches to both sides of ``most`` in the given time.
+    On a described device the durations are stated, and compared as they are.
 
     Args:
         settings: both versions, and limits.

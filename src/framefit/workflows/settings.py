@@ -408,7 +408,7 @@ class PullSettings(Settings, kw_only=True):
     merge: Annotated[
         str | None,
         option(
-            "Write the latency tables among them into this one, too; entries that differ are told.",
+            "Write the latency tables among them into this one, too; entries that differ are listed.",
             metavar="TABLE.json",
             names="new path",
         ),
