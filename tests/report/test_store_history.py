@@ -117,6 +117,20 @@ def test_a_run_says_on_which_device_it_was(tmp_path: Path, doors: str) -> None:
     assert framefit.push(str(tmp_path / "metrics.json"), store=store).files[0].fingerprint == {}
 
 
+def test_boards_have_histories_of_their_own(tmp_path: Path, doors: str) -> None:
+    """By the name that they were pushed under, whatever their fingerprints say."""
+    store = str(tmp_path / "store")
+    for number, (board, ms) in enumerate((("pi5", 10), ("cm4", 30), ("pi5", 10))):
+        path = table_file(tmp_path / f"{number}.table.json", 1_000_000 * ms)
+        framefit.push(str(path), store=store, board=board)
+    both = framefit.log(store, model=doors)
+    assert [row.device for row in both.history] == ["pi5", "cm4", "pi5"]
+    assert both.worse == []
+    one = framefit.log(store, model=doors, board="pi5")
+    assert [(row.device, row.figure.value) for row in one.history] == [("pi5", 10_000_000)] * 2
+    assert framefit.log(store, model=doors, board="none").files == ()
+
+
 def test_a_file_that_this_version_cannot_read_is_pushed_without_figures(tmp_path: Path) -> None:
     """With a remark, not an error: what lies in a run's folder is stored, whoever wrote it."""
     path, remarks = tmp_path / "metrics.json", list[str]()

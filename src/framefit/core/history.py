@@ -69,8 +69,8 @@ def history(files: Iterable[StoredFile], model: str) -> tuple[PastFigure, ...]:
 
 
 def device_of(file: StoredFile) -> str:
-    """The device that a file belongs to, in words; empty: of none."""
-    return ", ".join(str(file.fingerprint[key]) for key in ("target", "cpu") if key in file.fingerprint)
+    """The device that a file belongs to: its board's name, or target and processor; empty: of none."""
+    return file.board or ", ".join(str(file.fingerprint[key]) for key in ("target", "cpu") if key in file.fingerprint)
 
 
 def _is_worse(before: StoredFigure, after: StoredFigure) -> bool:

@@ -42,6 +42,7 @@ class StoredFile(Record, kw_only=True):
         version: of Framefit.
         command: what made it, as far as the user said.
         commit: of the repository from which it was pushed, or as the user said; empty: of none.
+        board: its name, as the user gave it; empty: not stated.
         fingerprint: of the device that a table, plan or run belongs to; empty: of none.
         models: SHA-256 of the models' files that it is about.
         parents: hashes of files that it was made of.
@@ -59,6 +60,7 @@ class StoredFile(Record, kw_only=True):
     version: str
     command: str = ""
     commit: str = ""
+    board: str = ""
     fingerprint: dict[str, Value] = {}
     models: tuple[str, ...] = ()
     parents: tuple[str, ...] = ()

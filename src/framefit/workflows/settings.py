@@ -353,6 +353,9 @@ _OfTarget = Annotated[
     str | None,
     option("Only what was measured on this device: a target's name or file.", metavar="TARGET", names="target"),
 ]
+_OfBoard = Annotated[
+    str | None, option("Only what was pushed under this board's name (framefit push --board).", metavar="NAME")
+]
 
 
 class PushSettings(Settings, kw_only=True):
@@ -374,6 +377,7 @@ class PushSettings(Settings, kw_only=True):
         str | None,
         option("Commit that they belong to (default: of the git repository here, if it is one).", metavar="TEXT"),
     ] = None
+    board: Annotated[str, option("Name of the board that they are of, for framefit log --board.", metavar="NAME")] = ""
 
 
 class LogSettings(Settings, kw_only=True):
@@ -391,6 +395,7 @@ class LogSettings(Settings, kw_only=True):
     kind: _FileKind = None
     model: _OfModel = None
     target: _OfTarget = None
+    board: _OfBoard = None
 
 
 class PullSettings(Settings, kw_only=True):
@@ -404,6 +409,7 @@ class PullSettings(Settings, kw_only=True):
     kind: _FileKind = None
     model: _OfModel = None
     target: _OfTarget = None
+    board: _OfBoard = None
     output: Annotated[str, option("Folder that the files go to.", "-o", "--output", metavar="DIR")] = "."
     merge: Annotated[
         str | None,

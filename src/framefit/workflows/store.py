@@ -66,6 +66,7 @@ def push(settings: PushSettings, *, notify: Notify = silent) -> StoreLog:
             version=version("framefit"),
             command=settings.command,
             commit=commit,
+            board=settings.board,
             fingerprint=fingerprint,
             models=tuple(hashlib.sha256(read_bytes(model)).hexdigest() for model in settings.models),
             parents=settings.parents,
@@ -101,6 +102,7 @@ def log(settings: LogSettings) -> StoreLog:
         for file in files
         if (not models or models & {*file.models, file.object} or any(row.model == name for row in file.figures))
         and (facts is None or (bool(file.fingerprint) and not differing_facts(facts, file.fingerprint)))
+        and settings.board in (None, file.board)
         and all(_matches(file, word) for word in settings.words)
     ]
     past = history(chosen, name) if settings.model else ()
