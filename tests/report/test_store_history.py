@@ -129,6 +129,8 @@ def test_boards_have_histories_of_their_own(tmp_path: Path, doors: str) -> None:
     one = framefit.log(store, model=doors, board="pi5")
     assert [(row.device, row.figure.value) for row in one.history] == [("pi5", 10_000_000)] * 2
     assert framefit.log(store, model=doors, board="none").files == ()
+    fetched = framefit.pull(store=store, board="cm4", output=str(tmp_path / "fetched"))
+    assert [Path(path).name for path in fetched.paths] == ["1.table.json"]
 
 
 def test_a_file_that_this_version_cannot_read_is_pushed_without_figures(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from framefit.core.files import check_new, from_text, read_bytes, write_record, write_whole
 from framefit.core.history import figures_in, history
 from framefit.core.latency_table import LatencyTable, differing_facts, read_table
-from framefit.core.settings import Notify, silent, verb
+from framefit.core.settings import Notify, part_of, silent, verb
 from framefit.core.store import Store, merged_tables
 from framefit.core.stored import StoredFigure, StoredFile, StoredKind, StoreLog
 from framefit.devices.registry import open_device
@@ -159,10 +159,7 @@ def pull(settings: PullSettings, *, notify: Notify = silent) -> Pulled:
     Example:
         >>> framefit.pull("pi5.table.json", store="/shared/framefit", output="tables")  # doctest: +SKIP
     """
-    given = LogSettings(
-        store=settings.store, words=settings.words, kind=settings.kind, model=settings.model, target=settings.target
-    )
-    listed = log(**{key: value for key, value in msgspec.structs.asdict(given).items() if value not in (None, ())})
+    listed = log(part_of(settings, LogSettings))
     latest = {file.object: file for file in listed.files}  # the same bytes are fetched once
     if not latest:
         raise InputError("no file matches", where=listed.store, remedy="see framefit log")
