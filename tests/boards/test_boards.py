@@ -16,6 +16,8 @@ from framefit.boards.client import explained
 from framefit.boards.frames import MEASURING, VERBS
 from framefit.core.boards import Board, destination
 from framefit.core.bundle import read_bundle
+from framefit.core.choice import Choice
+from framefit.core.files import read_record
 from workloads import write_app, write_models, write_target
 
 
@@ -144,6 +146,21 @@ def test_a_plan_is_made_there_and_comes_here(place: Place, tmp_path: Path) -> No
 def test_what_plans_or_runs_measures_alone() -> None:
     """All verbs of a board hold its lock but those that launch nothing on the beat."""
     assert set(VERBS) - MEASURING == {"doctor", "estimate", "profile", "report"}
+
+
+def test_a_choice_is_made_there(place: Place) -> None:
+    """For a target whose description is sent, at several rates; the folder comes here, and may be written again."""
+    folder = write_models(place.here / "models")
+    write_target(folder)
+    app = write_app(folder, target="target.toml", guard_ms=None, schedule="")
+    words = ("choose", str(app), "--targets", str(folder / "target.toml"), "--rates", "10,20", "--on", "lab")
+    for _ in range(2):
+        ended = place(*words, "-o", "choice", "-q", "--json")
+        assert ended.returncode == 0, ended.stderr
+        assert [cell["verdict"] for cell in shown(ended.stdout)["cells"]] == ["fits", "fits"]
+    choice = read_record(place.here / "choice" / "choice.json", Choice)
+    assert choice.front == [str(folder / "target.toml")]
+    assert (place.here / "choice" / "report.html").exists()
 
 
 def test_a_bundle_and_a_soak_are_made_there(place: Place) -> None:

@@ -134,6 +134,8 @@ class JobFiles:
         elif self._verb == "report" and given.get("inputs"):
             first = Path(given["inputs"][0])
             self._write((first if first.is_dir() else first.parent) / "report.html", overwrites=True)
+        elif self._verb == "choose" and "output" in given:
+            self._write(Path(given["output"]), overwrites=True)
         elif self._verb == "fit" and not given.get("resume") and "output" not in given:
             self._write(here / f"{Path(given.get('app', 'app.toml')).stem}-fit", overwrites=bool(given.get("force")))
 

@@ -39,9 +39,22 @@ ARRAYS_LIMIT = 8 << 30
 ANSWER_S = 30.0
 """After this time without an answer a connection is taken for lost."""
 
-VERBS = ("doctor", "measure", "calibrate", "estimate", "plan", "run", "soak", "profile", "report", "fit", "bundle")
+VERBS = (
+    "doctor",
+    "measure",
+    "calibrate",
+    "estimate",
+    "plan",
+    "run",
+    "soak",
+    "profile",
+    "report",
+    "fit",
+    "choose",
+    "bundle",
+)
 """All that a board does for a host."""
-MEASURING = frozenset({"measure", "calibrate", "plan", "run", "soak", "fit", "bundle"})
+MEASURING = frozenset({"measure", "calibrate", "plan", "run", "soak", "fit", "choose", "bundle"})
 """Verbs that hold the board's lock: one measures at a time."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _JOB = re.compile(r"[a-z]{1,12}-[0-9a-f]{12}")

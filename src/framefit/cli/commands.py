@@ -296,8 +296,8 @@ def fit(given: dict[str, Any], screen: Screen) -> int:
     return 130 if fitted.result.interrupted else 0 if fitted.result.fits else 1
 
 
-@_command(ChooseSettings, Screen)
-def choose(given: dict[str, Any], screen: Screen) -> int:
+@_command(ChooseSettings, BoardScreen)
+def choose(given: dict[str, Any], screen: BoardScreen) -> int:
     """Compare targets: on which of them, and at which rates, a workload fits.
 
     The workload is planned on each target at each rate. Each row shows the verdict, the load and the worst slack, and

@@ -275,7 +275,10 @@ def _after_fit(cell: ChoiceCell, task: _Task, how: _Fit) -> ChoiceCell:
         place = folder / "fit"
         begun = read_record(place / "fit.json", FitResult) if (place / "fit.json").is_file() else None
         if begun is None or begun.interrupted:
-            begun = _fit_cell(task, how, folder, going_on=begun is not None)
+            try:
+                begun = _fit_cell(task, how, folder, going_on=begun is not None)
+            except (UnsupportedError, InfeasibleError, DeviceError) as error:
+                return msgspec.structs.replace(cell, binding=error.what)
     if begun.interrupted:
         raise KeyboardInterrupt
     if not begun.fits:

@@ -52,6 +52,7 @@ class ChooseSettings(Settings, kw_only=True):
             "Targets to compare: built-in names, or paths of a target.toml (default: the workload's).",
             metavar="T,T,...",
             example="vpu,edge-8",
+            names="target",
             joined=True,
         ),
     ] = ()
