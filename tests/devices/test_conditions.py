@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from framefit.core.conditions import Conditions
 from framefit.core.journal import read_lines
-from framefit.core.soak import Conditions
 from framefit.devices.conditions import Sensors, recorded_conditions
 
 
@@ -89,6 +89,23 @@ def test_a_pi_does_not_know_its_power(tmp_path: Path) -> None:
     assert set(says.clocks_mhz.values()) == {2400.0}
     assert says.temperatures_c == {"cpu-thermal": 63.25, "cpu_thermal": 63.25}
     assert (says.power_w, says.power_of) == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("files", "throttled"),
+    [
+        ({}, None),
+        ({"class/thermal/cooling_device0/type": "pwm-fan", "class/thermal/cooling_device0/cur_state": "3"}, None),
+        ({"class/thermal/cooling_device1/type": "Processor", "class/thermal/cooling_device1/cur_state": "0"}, False),
+        ({"class/thermal/cooling_device1/type": "cpufreq-cpu0", "class/thermal/cooling_device1/cur_state": "2"}, True),
+        ({"devices/platform/soc/soc:firmware/get_throttled": "50000"}, False),  # since it was started, but not now
+        ({"devices/platform/soc/soc:firmware/get_throttled": "50005"}, True),
+        ({"devices/platform/soc/soc:firmware/get_throttled": "?"}, None),
+    ],
+)
+def test_brakes_are_seen(files: dict[str, str], throttled: bool | None, tmp_path: Path) -> None:
+    """The kernel's cooling devices that lower a clock, and what a Raspberry Pi's firmware says."""
+    assert _tree(tmp_path, files).read().throttled is throttled
 
 
 def test_counters_of_energy_wrap(tmp_path: Path) -> None:

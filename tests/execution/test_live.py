@@ -133,9 +133,9 @@ def test_live_sources_have_no_virtual_time(tmp_path: Path) -> None:
     """They are planned for by their shape, and simulated without frames; with outputs they are refused."""
     app = write_app(
         write_models(tmp_path),
+        background=(),
         stream='source = "rtsp://camera.local/1"\nshape = [32, 48, 3]',
         model="preprocess = { scale = 0.01 }",
-        last="preprocess = { scale = 0.01 }",
         target="micro-npu",
     )
     assert simulate(app, windows=20, output=tmp_path / "run").metrics.windows == 20
@@ -159,6 +159,9 @@ def test_a_run_takes_the_images_of_a_live_source(tmp_path: Path, address: str) -
     assert model.completed > 30
     assert model.missed == 0
     assert stream.empty_windows + model.completed >= result.metrics.windows - 3
+    assert stream.waited_ns is not None
+    assert stream.waited_ns.count >= model.completed
+    assert 0 < stream.waited_ns.p50 < 200_000_000
 
 
 _SPEAKER = """

@@ -448,7 +448,8 @@ def test_searches_get_the_workers(place: Path, monkeypatch: pytest.MonkeyPatch) 
         raise InputError("it is not searched")
 
     monkeypatch.setattr("framefit.workflows.search.sparsify", refuse)
-    fitted(write_fit_app(place), data=place / "data.npz", output=place / "one", workers=3)
+    others = ("cuts", "levels", "queues", "units", "int8", "trees", "rate")
+    fitted(write_fit_app(place), data=place / "data.npz", output=place / "one", workers=3, exclude=others)
     assert seen
     assert set(seen) == {3}
 

@@ -18,7 +18,15 @@ from framefit.core.model import TensorInfo
 from framefit.core.run_record import FrameTable
 from framefit.core.workload import Preprocess, WhenFull
 from framefit.execution.prepare import Preparation
-from framefit.runtime.program import NumberedSink, PushedStream, Reader, SubmissionQueue, TimeUpError, with_submitted
+from framefit.runtime.program import (
+    NumberedSink,
+    PushedStream,
+    Reader,
+    SubmissionQueue,
+    TimeUpError,
+    waits_ns,
+    with_submitted,
+)
 
 IMAGE = TensorInfo(name="image", dtype="float32", shape=(1, 3, 4))
 WHOLE = TensorInfo(name="whole", dtype="int64", shape=(3, 4))
@@ -257,3 +265,5 @@ def test_the_table_of_frames_has_those_that_no_window_took() -> None:
         ("a", 2, "dropped", "a newer", None),
         ("a", 4, "dropped", "the run", None),
     ]
+    waits = waits_ns(with_submitted(table, {"a": box}, 110), {"a": box}, 110)  # they came at 100 and 103
+    assert {name: ns.tolist() for name, ns in waits.items()} == {"camera": [10, 9]}

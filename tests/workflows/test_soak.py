@@ -18,8 +18,9 @@ from rich.console import Console
 import framefit
 from framefit import InputError
 from framefit.cli.app import main
+from framefit.core.conditions import Conditions
 from framefit.core.files import to_json
-from framefit.core.soak import CONDITIONS, Conditions, read_soak
+from framefit.core.soak import CONDITIONS, read_soak
 from framefit.report.terminal import view
 from workloads import write_app, write_models
 

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
+from framefit.core.conditions import Conditions
 from framefit.core.files import Record, Result, check_new, from_text, read_record, write_record
 from framefit.errors import InputError
 from framefit.stats import Z90
@@ -283,6 +284,7 @@ class LatencyTable(Result, kw_only=True, dict=True):
         runs: all samples.
         networks: models that were launched whole.
         fusions: which layers measurements show to be one entry, and which not; ``None``: as the device says.
+        conditions: what sensors said before and after the measurement; ``None``: they are not those of the device.
         fingerprint: facts of device, clock, runtime and threads; the table only applies to devices with the same
             fingerprint.
     """
@@ -303,6 +305,7 @@ class LatencyTable(Result, kw_only=True, dict=True):
     runs: tuple[MeasuredRun, ...] = ()
     networks: tuple[MeasuredNetwork, ...] = ()
     fusions: tuple[MeasuredFusion, ...] | None = None
+    conditions: tuple[Conditions, Conditions] | None = None
 
     @cached_property
     def _index(self) -> dict[tuple[str, str, bytes], LatencyEntry]:
@@ -552,6 +555,7 @@ def merged(tables: Sequence[LatencyTable]) -> LatencyTable:
             {(network.digest, network.unit): network for table in tables for network in table.networks}.values()
         ),
         fusions=_fused(tables),
+        conditions=first.conditions if len(tables) == 1 else None,
     )
 
 

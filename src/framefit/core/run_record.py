@@ -126,6 +126,8 @@ class StreamMetrics(Record, kw_only=True):
     Attributes:
         waited_windows: number of windows without a new frame, because a full queue made the stream wait.
         empty_windows: likewise, because no frame had come.
+        waited_ns: from when a live source or a program handed a frame over to the release of the window that took it;
+            ``None``: windows find the stream's frames ready.
     """
 
     name: str
@@ -133,6 +135,7 @@ class StreamMetrics(Record, kw_only=True):
     dropped: int
     waited_windows: int = 0
     empty_windows: int = 0
+    waited_ns: Percentiles | None = None
 
 
 class UnitMetrics(Record, kw_only=True):

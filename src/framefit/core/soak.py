@@ -7,36 +7,19 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from framefit.core.conditions import Conditions
 from framefit.core.files import Record, Result, read_record
 from framefit.core.host_view import HostView
 from framefit.core.journal import read_lines
 from framefit.core.timetable import Timetable
 from framefit.errors import InputError
 
-__all__ = ["CONDITIONS", "Conditions", "SoakMinute", "SoakResult", "read_soak", "soaked"]
+__all__ = ["CONDITIONS", "SoakMinute", "SoakResult", "read_soak", "soaked"]
 
 CONDITIONS = "conditions.jsonl"
 """File of a run folder with a line for each second."""
 _MINUTE_NS = 60_000_000_000
 _FEW = 5  # launches: the median of fewer says little
-
-
-class Conditions(Record, kw_only=True):
-    """What a device's sensors say at one time; what has no sensor is missing.
-
-    Attributes:
-        time_ns: on the clock of the run.
-        clocks_mhz: by core or accelerator.
-        temperatures_c: by sensor.
-        power_w: of the whole device or processor, since the line before; ``None``: unknown.
-        power_of: where it was measured.
-    """
-
-    time_ns: int
-    clocks_mhz: dict[str, float] = {}
-    temperatures_c: dict[str, float] = {}
-    power_w: float | None = None
-    power_of: str = ""
 
 
 class SoakMinute(Record, kw_only=True):
@@ -206,11 +189,8 @@ def _minute(
 ) -> SoakMinute:
     """One minute, with what sensors said in it."""
     clocks = [mhz for line in lines for name, mhz in line.clocks_mhz.items() if name in cores]
-    sensor, celsius = max(
-        ((name, value) for line in lines for name, value in line.temperatures_c.items()),
-        key=lambda one: one[1],
-        default=("", None),
-    )
+    hottest = max((one for line in lines if (one := line.hottest) is not None), key=lambda one: one[1], default=None)
+    sensor, celsius = ("", None) if hottest is None else hottest
     watts = [line.power_w for line in lines if line.power_w is not None]
     power_w = float(np.mean(watts)) if watts else None
     return SoakMinute(

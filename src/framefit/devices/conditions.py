@@ -16,15 +16,19 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from framefit.core.conditions import Conditions
 from framefit.core.files import to_json
-from framefit.core.soak import Conditions
 from framefit.devices.host import CPU_FOLDER, ROOT, on_other_cores, read_text_or
 
-__all__ = ["recorded_conditions"]
+__all__ = ["Sensors", "recorded_conditions"]
 
 _REST_S = 1.0
 _ELSEWHERE = re.compile(r"nvme|drivetemp|iwlwifi|acpitz|pch_|^BAT|PMIC|battery", re.IGNORECASE)
 """Sensors of other parts than processor and accelerators, or that report no temperature of their own."""
+_BRAKE = re.compile(r"cpufreq|^Processor$|devfreq", re.IGNORECASE)
+"""Cooling devices that lower a clock; fans do not."""
+_FIRMWARE, _HELD_DOWN = "sys/devices/platform/soc/soc:firmware/get_throttled", 0xE
+"""Of a Raspberry Pi; bits 1 to 3: clock capped, throttled, soft limit of the temperature."""
 
 
 class Sensors:
@@ -55,6 +59,11 @@ class Sensors:
             for meter in (_sorted(at, "power*_average") or _sorted(at, "power*_input"))
         ]
         self._counted: tuple[int, list[float]] | None = None
+        self._brakes = [
+            at / "cur_state"
+            for at in _sorted(root, "sys/class/thermal/cooling_device*")
+            if _BRAKE.search(read_text_or(root, f"{_below(root, at)}/type"))
+        ]
 
     def read(self) -> Conditions:
         """What they say now; a sensor that fails is left out."""
@@ -62,7 +71,22 @@ class Sensors:
         clocks = {name: value * scale for name, (at, scale) in self._clocks.items() if (value := _number(at))}
         celsius = {name: value / 1e3 for name, at in self._temperatures.items() if (value := _number(at)) is not None}
         power_w, power_of = self._power(now_ns)
-        return Conditions(time_ns=now_ns, clocks_mhz=clocks, temperatures_c=celsius, power_w=power_w, power_of=power_of)
+        return Conditions(
+            time_ns=now_ns,
+            clocks_mhz=clocks,
+            temperatures_c=celsius,
+            power_w=power_w,
+            power_of=power_of,
+            throttled=self._throttled(),
+        )
+
+    def _throttled(self) -> bool | None:
+        """Whether a brake of the kernel is on, or a Raspberry Pi's firmware says that it holds its clock down."""
+        states = [state > 0 for at in self._brakes if (state := _number(at)) is not None]
+        flags = read_text_or(self._root, _FIRMWARE)
+        if re.fullmatch("(0x)?[0-9a-fA-F]+", flags):
+            states.append(bool(int(flags, 16) & _HELD_DOWN))
+        return any(states) if states else None
 
     def _zones(self) -> Iterator[tuple[str, Path]]:
         for at in _sorted(self._root, "sys/class/thermal/thermal_zone*"):

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from framefit.core.conditions import Conditions
 from framefit.core.files import check_new, read_record, write_record
 from framefit.core.latency_table import (
     AuditedNetwork,
@@ -28,6 +29,7 @@ from framefit.core.latency_table import (
 from framefit.core.model import Model, configuration
 from framefit.core.model.builtin import load_model
 from framefit.core.settings import Notify, silent, verb
+from framefit.devices.conditions import Sensors
 from framefit.devices.device import Device
 from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.npu.cycles import unit_named
@@ -498,6 +500,8 @@ def measure(
     if earlier is not None and earlier_file is not None:
         check_fingerprint(earlier, device.fingerprint(), earlier_file, "measure into another file")
     stored = stored_correction(device, chosen) if builtin else None
+    sensors = Sensors() if device.capabilities.runs_on_host else None
+    before = None if sensors is None else sensors.read()
     with _quiet(device):
         builder = _TableBuilder(device, chosen, settings, earlier, stop=stop, notify=notify, on_round=on_round)
         for model in models:
@@ -508,9 +512,21 @@ def measure(
         if builtin and networks and builder.known and not device.capabilities.simulated:
             _calibrated(device, chosen, builder, stored)
         table = builder.table(points, settings.max_shapes)
+    if sensors is not None and before is not None:
+        table = _in_conditions(table, before, sensors.read())
     if output is not None:
         write_record(output, table, force=settings.force or settings.resume)
     return table
+
+
+def _in_conditions(table: LatencyTable, before: Conditions, after: Conditions) -> LatencyTable:
+    """A table with what sensors said, and a warning where the device was slowed down."""
+    slowed = [when for when, one in (("began", before), ("ended", after)) if one.throttled]
+    warnings = table.warnings
+    if slowed:
+        text = f"the device was throttled when the measurement {' and when it '.join(slowed)}"
+        warnings = (*warnings, f"{text}: give it time to cool down, check its power supply, and measure again")
+    return msgspec.structs.replace(table, conditions=(before, after), warnings=warnings)
 
 
 @verb(CalibrateSettings, "networks")

@@ -303,6 +303,11 @@ class SubmissionQueue:
         return _copied(self._came.numbers)
 
     @property
+    def times_ns(self) -> Integers:
+        """When each of these was handed over, on the run's clock; a copy."""
+        return _copied(self._came.submitted_ns)
+
+    @property
     def never_taken(self) -> list[tuple[str, Integers, Integers]]:
         """Frames that no window took: why, their numbers, and when they were submitted."""
         ledgers = ((self._reason, self._dropped), (_LEFT, self._left))
@@ -377,6 +382,11 @@ class EventQueue(SubmissionQueue):
         if _place(self._too_soon.numbers, number) is not None:
             return TOO_SOON[1]
         return super().dropped(number)
+
+    @property
+    def times_ns(self) -> Integers:
+        """When each of these was handed over, on the run's clock; a copy."""
+        return _copied(self._came.submitted_ns)
 
     @property
     def never_taken(self) -> list[tuple[str, Integers, Integers]]:
@@ -461,6 +471,30 @@ def with_submitted(
         released_ns=released[order],
         finished_ns=finished[order],
     )
+
+
+def waits_ns(table: FrameTable, submission_queues: Mapping[str, SubmissionQueue], start_ns: int) -> dict[str, Integers]:
+    """How long frames waited from when they were handed over to the release of the window that took them.
+
+    Args:
+        table: of :func:`with_submitted`.
+        submission_queues: see there.
+        start_ns: likewise.
+
+    Returns:
+        Stream -> int64, one for each frame that a window took; streams of events, which no window takes, are left out.
+    """
+    waits: dict[str, Integers] = {}
+    for index, name in enumerate(table.models):
+        submissions = submission_queues.get(name)
+        if submissions is None or isinstance(submissions, EventQueue) or set(submissions.streams) <= set(waits):
+            continue
+        mine = table.model == index
+        places = np.searchsorted(submissions.numbers, table.frame[mine])
+        taken = np.isin(table.frame[mine], submissions.numbers)
+        waited = table.released_ns[mine][taken] + start_ns - submissions.times_ns[places[taken]]
+        waits |= dict.fromkeys(submissions.streams, waited)
+    return waits
 
 
 class FrameFate(NamedTuple):

@@ -26,7 +26,7 @@ from framefit.core.journal import Journal
 from framefit.core.model import TensorInfo
 from framefit.core.policy import Rotation
 from framefit.core.program import Group, Launches, Program, ProgramUnit, SegmentProgram
-from framefit.core.run_record import FrameTable, Metrics
+from framefit.core.run_record import FrameTable, Metrics, Percentiles
 from framefit.core.settings import Notify
 from framefit.core.timetable import PlannedModel, Timetable, in_order
 from framefit.core.workload import DEFAULT_QUEUE, STRICTEST, OutputEntry, StreamEntry, streams_of
@@ -57,6 +57,7 @@ from framefit.runtime.program import (
     ResultPublisher,
     SubmissionQueue,
     TimeUpError,
+    waits_ns,
     with_submitted,
 )
 from framefit.runtime.reading import FrameObserver, ReadModel, ResultDelivery, ResultStream, result_streams
@@ -921,7 +922,7 @@ class Session:
         medians_ns: tuple[Sequence[int], Sequence[int]],
         bounds_hz: Mapping[str, tuple[float, float]],
     ) -> Metrics:
-        return recorded_metrics(
+        metrics = recorded_metrics(
             self.opened.timetable,
             self.switching.timetables,
             run,
@@ -932,6 +933,9 @@ class Session:
             bounds_hz=bounds_hz,
             peak_bytes=self._peak_bytes(),
         )
+        waits = {name: Percentiles.of(ns) for name, ns in waits_ns(frames, self._submissions, run.start_ns).items()}
+        streams = tuple(msgspec.structs.replace(one, waited_ns=waits.get(one.name)) for one in metrics.streams)
+        return msgspec.structs.replace(metrics, streams=streams)
 
     def _peak_bytes(self) -> dict[str, int]:
         """Unit -> memory of all tensors, with those that cross units as often as there were frames in flight."""
@@ -957,13 +961,14 @@ class Session:
 
     def _frames(self, run: RecordedRun, *, ended: bool) -> FrameTable:
         """The outcome of every frame."""
-        frames = recorded_frames(run, self.model_notes())
-        submission_queues = {
-            model.name: queue
-            for model in self.opened.models
-            if (queue := self.sources.submissions(model.wired)) is not None
-        }
-        return with_submitted(frames, submission_queues, run.start_ns, ended=ended) if submission_queues else frames
+        frames, submissions = recorded_frames(run, self.model_notes()), self._submissions
+        return with_submitted(frames, submissions, run.start_ns, ended=ended) if submissions else frames
+
+    @property
+    def _submissions(self) -> dict[str, SubmissionQueue]:
+        """Model -> where its frames wait that are handed over."""
+        queues = ((model.name, self.sources.submissions(model.wired)) for model in self.opened.models)
+        return {name: queue for name, queue in queues if queue is not None}
 
     def _launches(self, run: RecordedRun) -> Launches:
         """All launches and windows, frames by the numbers that they were submitted under."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from framefit.core.choice import Choice
+from framefit.core.explanation import ModelGraph
 from framefit.core.files import check_new, decode_json, from_data, read_bytes, read_record, write_record, write_whole
 from framefit.core.fit_results import PLAN_AFTER, PLAN_BEFORE, FitResult
 from framefit.core.formats import format_of
@@ -22,8 +24,9 @@ from framefit.core.sparsity import SparsityResult
 from framefit.core.timetable import Timetable
 from framefit.core.tree_results import TreeifyResult
 from framefit.core.workload import Workload
-from framefit.errors import InputError
+from framefit.errors import FramefitError, InputError
 from framefit.planning.explain import explain
+from framefit.planning.graphs import graphs_of
 from framefit.profiling.pairing import pair_events, run_windows
 from framefit.profiling.profile import open_trace, profile_trace
 from framefit.profiling.totals import window_use
@@ -38,6 +41,7 @@ from framefit.report.sections.profile import ProfileContent
 from framefit.report.sections.run import RunContent
 from framefit.report.timeline import Happened
 from framefit.runtime.metrics import frame_times
+from framefit.workflows.plan import read_plan
 from framefit.workflows.profile import happened
 from framefit.workflows.record import RunResult, first_shown, recover
 from framefit.workflows.settings import ReportSettings
@@ -219,6 +223,7 @@ def _run(folder: Path) -> RunContent:
         timetable=timetable,
         workload=workload,
         explanation=None if workload is None else explain(timetable, workload),
+        graphs=_graphs(folder / "timetable.json"),
         times=frame_times(metrics.models, read_frames(frames), program, launches) if frames.is_file() else {},
         use=use,
         happened=events,
@@ -234,6 +239,22 @@ def _workload(info: RunInfo) -> Workload | None:
         return from_data(info.workload, Workload, "run.json")
     except InputError:
         return None
+
+
+def _plan(path: Path) -> PlanContent:
+    """A stored plan, and what it was made of."""
+    timetable = read_record(path, Timetable)
+    if timetable.source is None:
+        return PlanContent(timetable)
+    workload = timetable.source.workload
+    return PlanContent(timetable, workload, explain(timetable, workload), _graphs(path))
+
+
+def _graphs(timetable: Path) -> tuple[ModelGraph, ...]:
+    """The layers of a stored plan's models, where these and the device are still the same."""
+    with contextlib.suppress(FramefitError):
+        return graphs_of(read_plan(timetable))
+    return ()
 
 
 def _profile(folder: Path) -> ProfileContent:
@@ -260,7 +281,7 @@ _FOLDERS: dict[str, Callable[[Path], Content]] = {  # by the file that only such
     "timetable.json": lambda folder: _content(folder / "timetable.json"),
 }
 _FILES: tuple[tuple[set[str], Callable[[Path], Content]], ...] = (  # by keys that only such a file has
-    ({"hyperperiod_windows", "models", "windows"}, lambda path: PlanContent(read_record(path, Timetable))),
+    ({"hyperperiod_windows", "models", "windows"}, _plan),
     ({"fingerprint", "entries"}, read_table),
     ({"dense", "configurations"}, lambda path: read_record(path, SparsityResult)),
     ({"original", "candidates"}, lambda path: read_record(path, TreeifyResult)),

@@ -134,7 +134,19 @@ def _table_blocks(table: LatencyTable) -> Iterator[Block]:
         yield Section("Not measured", columns(("op", "unit"), words=("layers", "why")), lacking)
     stated = itertools.chain(table.fingerprint.items(), table.settings.items())
     facts = [(name, value if isinstance(value, bool) else _value(value)) for name, value in stated]
-    yield Facts("Device and settings", facts, wide=True)
+    yield Facts("Device and settings", [*facts, *_conditions(table)], wide=True)
+
+
+def _conditions(table: LatencyTable) -> Iterator[tuple[str, object]]:
+    """What sensors said before and after the measurement."""
+    for when, one in zip(("before", "after"), table.conditions or (), strict=False):
+        if (hottest := one.hottest) is not None:
+            yield f"temperature {when}", f"{hottest[1]:.0f} \u00b0C ({hottest[0]})"
+        if one.clocks_mhz:
+            low, high = min(one.clocks_mhz.values()), max(one.clocks_mhz.values())
+            yield f"clock {when}", f"{low:,.0f} to {high:,.0f} MHz" if high > low else f"{high:,.0f} MHz"
+        if one.throttled is not None:
+            yield f"throttled {when}", one.throttled
 
 
 def _latency_cells(entry: LatencyEntry) -> tuple[Cell, Cell]:

@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.explanation import PlanExplanation
+from framefit.core.explanation import ModelGraph, PlanExplanation
 from framefit.core.faults import mark_of
 from framefit.core.profile import Profile, RunWindows, WindowUse
-from framefit.core.run_record import FrameTimes, Metrics, Miss, ModelMetrics, Percentiles, RunInfo
+from framefit.core.run_record import FrameTimes, Metrics, Miss, ModelMetrics, Percentiles, RunInfo, StreamMetrics
 from framefit.core.soak import SoakResult
 from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload
@@ -71,6 +71,7 @@ class RunContent:
         use: of the residual, window by window.
         happened, profile: what the trace says.
         explanation: of the timetable, how it came about.
+        graphs: layers of its models, for a page.
         rows: windows that a terminal draws.
         soak: minute by minute, where sensors were read.
         notes: what a reader should know beside the warnings in ``info``.
@@ -82,6 +83,7 @@ class RunContent:
     timetable: Timetable | None = None
     workload: Workload | None = None
     explanation: PlanExplanation | None = None
+    graphs: Sequence[ModelGraph] = ()
     times: Mapping[str, FrameTimes] = field(default_factory=dict)
     use: WindowUse | None = None
     happened: Happened | None = None
@@ -448,7 +450,7 @@ def _page_blocks(run: RunContent) -> Iterator[Block]:
     if run.profile is not None:
         yield Folded("What the trace says: the profile", PROFILE.describe(run.profile, detail="page"))
     if run.timetable is not None:
-        plan = PlanContent(run.timetable, run.workload, run.explanation)
+        plan = PlanContent(run.timetable, run.workload, run.explanation, run.graphs)
         yield Folded("The plan that was run", PLAN.describe(plan, detail="page"))
     if (info := run.info) is not None:
         facts: list[tuple[str, object]] = [
@@ -582,6 +584,7 @@ def _units(metrics: Metrics) -> Section:
 def _streams(metrics: Metrics) -> Section:
     waited = any(stream.waited_windows for stream in metrics.streams)
     empty = any(stream.empty_windows for stream in metrics.streams)
+    handed = any(stream.waited_ns is not None for stream in metrics.streams)
     rows: list[Sequence[Cell | str]] = [
         (
             stream.name,
@@ -589,11 +592,19 @@ def _streams(metrics: Metrics) -> Section:
             count(stream.dropped),
             *([count(stream.waited_windows)] if waited else []),
             *([count(stream.empty_windows)] if empty else []),
+            *(_waits(stream) if handed else []),
         )
         for stream in metrics.streams
     ]
     figures = ("received", "dropped", *(["windows waited"] if waited else []), *(["windows empty"] if empty else []))
-    return Section("Streams", columns(("stream",), figures), rows)
+    note = "Waited: from when a frame was handed over to the release of the window that took it." if handed else ""
+    figures = (*figures, *(("waited p50", "waited p99") if handed else ()))
+    return Section("Streams", columns(("stream",), figures), rows, note)
+
+
+def _waits(stream: StreamMetrics) -> Sequence[Cell]:
+    waited = stream.waited_ns
+    return (NONE, NONE) if waited is None else (duration(waited.p50), duration(waited.p99))
 
 
 KIND: Kind[RunContent] = Kind(noun="run", plural="runs", describe=_describe, charts=_charts, uses=("timeline", "plan"))
