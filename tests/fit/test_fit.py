@@ -28,6 +28,7 @@ from networks import write_voice
 from workloads import listing as files_in
 from workloads import write_app, write_models, write_target
 
+FREE = ("cuts", "levels", "queues", "units")  # steps that cost nothing; looking for them takes plans
 HALF = Accuracy(
     top1=0.5, top1_interval=(0.4, 0.6), top5=0.5, top5_interval=(0.4, 0.6), loss=1.0, images=100, seconds=0.0
 )
@@ -196,7 +197,7 @@ def test_after_a_failed_final_test_the_step_is_taken_half_as_far(place: Path, mo
         return FinalAccuracy(top1=(0.9, 0.4 if len(tested) == 1 else 0.9), interval=(0.85, 0.95), images=100)
 
     monkeypatch.setattr(Labelled, "final", final)
-    done = fitted(write_fit_app(place), data=place / "data.npz", exclude=["int8", "trees"])
+    done = fitted(write_fit_app(place), data=place / "data.npz", exclude=["int8", "trees", *FREE])
     assert done.result.fits
     restored = [step for step in done.result.steps if step.name == "restore"]
     assert "50.00 points lost in the final test" in restored[0].detail
@@ -448,7 +449,7 @@ def test_searches_get_the_workers(place: Path, monkeypatch: pytest.MonkeyPatch) 
         raise InputError("it is not searched")
 
     monkeypatch.setattr("framefit.workflows.search.sparsify", refuse)
-    others = ("cuts", "levels", "queues", "units", "int8", "trees", "rate")
+    others = (*FREE, "int8", "trees", "rate")
     fitted(write_fit_app(place), data=place / "data.npz", output=place / "one", workers=3, exclude=others)
     assert seen
     assert set(seen) == {3}

@@ -51,6 +51,9 @@ class Demand:
     distance_ns: int = 0
 
 
+_USUAL = Demand()
+
+
 @dataclass(frozen=True)
 class Layout:
     """When the launches of priority models may begin, in the order in which their units execute them.
@@ -121,7 +124,7 @@ class Beat:
 
     def of(self, model: str) -> Demand:
         """A model's demand."""
-        return self.demands.get(model, Demand())
+        return self.demands.get(model, _USUAL)
 
     def released(self, model: str, window: int) -> int | None:
         """Number of the frame that a model's stream releases for it in a window, or ``None``."""
