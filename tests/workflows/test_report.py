@@ -12,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from framefit import InputError, plan, profile, simulate
+from framefit import InputError, cycles, plan, profile, simulate
+from framefit.core.check import CheckedModel, CheckResult
+from framefit.core.files import write_record
+from framefit.core.run_record import LatencyEstimate, LayerLatency
+from framefit.core.tree_results import RtlReport
 from framefit.workflows.inject import inject_loss
 from framefit.workflows.report import report_place, write_report, write_views
 from networks import write_dynamic
@@ -187,6 +191,32 @@ def test_damaged_runs_are_refused(copied: Path, name: str, damage: Callable[[byt
     with pytest.raises(InputError, match=name):
         write_report(copied)
     assert not report_place(copied).exists()
+
+
+def test_results_that_were_printed_as_json_are_shown(tmp_path: Path) -> None:
+    """Of cycles, estimates, checks and circuits, as their commands print them or leave them in a folder."""
+    layer = LayerLatency(name="a", op="Conv", latency_ns=9, interval_ns=(8, 10), source="measured")
+    estimate = LatencyEstimate(
+        model="net", target="vpu", unit="vpu0", total_ns=10, interval_ns=(9, 11), plain_sum_ns=10, correction_ns=0,
+        overhead_ns=1, coverage_ratio=1.0, estimated_ns=0, layers=(layer,),
+    )  # fmt: skip
+    check = CheckResult(
+        app="a.toml", against="b.toml", target="vpu", most=1.05, decision="pass",
+        models=(CheckedModel(name="net", decision="pass", same=True),),
+    )  # fmt: skip
+    folder = tmp_path / "rtl"
+    folder.mkdir()
+    write_record(folder / "report.json", RtlReport(model="net", core="fixed", yosys=None, seed=0, groups=()))
+    results = {"cycles": cycles("detector", "vpu"), "estimate": estimate, "check": check}
+    for name, result in results.items():
+        write_record(tmp_path / f"{name}.json", result)
+        write_report(tmp_path / f"{name}.json", output=tmp_path / f"{name}.html")
+    write_report(folder)
+    texts = {name: (tmp_path / f"{name}.html").read_text() for name in results}
+    assert "detector" in texts["cycles"]
+    assert "No model is slower" in texts["check"]
+    assert "measured" in texts["estimate"]
+    assert "rows are equal to the model" in (folder / "report.html").read_text()
 
 
 @pytest.mark.parametrize("content", [b"", b"[1, 2]", b'{"a": 1}', b'{"windows": [', b"\x93NUMPY", b"<html>"])

@@ -16,16 +16,18 @@ import jinja2
 import msgspec
 from markupsafe import Markup
 
+from framefit.core.check import CheckResult
 from framefit.core.choice import Choice
 from framefit.core.files import Record, write_whole
 from framefit.core.fit_results import FitResult
 from framefit.core.latency_table import LatencyTable
 from framefit.core.loss_study import LossStudy
 from framefit.core.profile import Profile
+from framefit.core.run_record import CycleReport, LatencyEstimate
 from framefit.core.sparsity import SparsityResult
 from framefit.core.stored import StoreLog
 from framefit.core.timetable import Timetable
-from framefit.core.tree_results import TreeifyResult
+from framefit.core.tree_results import RtlReport, TreeifyResult
 from framefit.report.description import (
     NONE,
     Beside,
@@ -71,6 +73,10 @@ Content = (
     | Choice
     | SparsityResult
     | TreeifyResult
+    | RtlReport
+    | CycleReport
+    | LatencyEstimate
+    | CheckResult
     | StoreLog
 )
 _EQUAL, _NOTABLE = 5e-4, 0.05  # relative differences: that no three digits show, and that is coloured

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from framefit.core.check import CheckResult
 from framefit.core.choice import Choice
 from framefit.core.explanation import ModelGraph
 from framefit.core.files import check_new, decode_json, from_data, read_bytes, read_record, write_record, write_whole
@@ -17,12 +18,12 @@ from framefit.core.host_view import HostView
 from framefit.core.latency_table import read_table
 from framefit.core.loss_study import LossStudy
 from framefit.core.profile import Profile
-from framefit.core.run_record import Metrics, RunInfo
+from framefit.core.run_record import CycleReport, LatencyEstimate, Metrics, RunInfo
 from framefit.core.settings import Notify, silent, verb
 from framefit.core.soak import read_soak, soaked
 from framefit.core.sparsity import SparsityResult
 from framefit.core.timetable import Timetable
-from framefit.core.tree_results import TreeifyResult
+from framefit.core.tree_results import RtlReport, TreeifyResult
 from framefit.core.workload import Workload
 from framefit.errors import FramefitError, InputError
 from framefit.planning.explain import explain
@@ -53,8 +54,8 @@ _PERFETTO = "trace.pftrace"
 _SHOWN_WINDOWS = 8  # on a terminal
 _DRAWN_FROM = 32  # windows: what began in those shown may end later
 _REMEDY = (
-    "give folders of framefit run, simulate, plan, profile, inject-loss --repeat, sparsify, treeify or fit, or their "
-    "timetable.json, NAME.table.json or other results"
+    "give folders of framefit run, simulate, plan, profile, inject-loss --repeat, sparsify, treeify, fit, choose or "
+    "rtl, or their timetable.json, NAME.table.json, or what --json printed"
 )
 
 
@@ -278,6 +279,7 @@ _FOLDERS: dict[str, Callable[[Path], Content]] = {  # by the file that only such
     "loss_study.json": lambda folder: read_record(folder / "loss_study.json", LossStudy),
     "choice.json": lambda folder: read_record(folder / "choice.json", Choice),
     "result.json": lambda folder: _content(folder / "result.json"),
+    "report.json": lambda folder: _content(folder / "report.json"),
     "timetable.json": lambda folder: _content(folder / "timetable.json"),
 }
 _FILES: tuple[tuple[set[str], Callable[[Path], Content]], ...] = (  # by keys that only such a file has
@@ -288,6 +290,10 @@ _FILES: tuple[tuple[set[str], Callable[[Path], Content]], ...] = (  # by keys th
     ({"settings", "before", "after"}, _fit),
     ({"drawn", "buffers", "sizes"}, lambda path: read_record(path, LossStudy)),
     ({"app", "cells"}, lambda path: read_record(path, Choice)),
+    ({"core", "yosys", "groups"}, lambda path: read_record(path, RtlReport)),
+    ({"total_cycles", "layers"}, lambda path: read_record(path, CycleReport)),
+    ({"plain_sum_ns", "layers"}, lambda path: read_record(path, LatencyEstimate)),
+    ({"against", "decision"}, lambda path: read_record(path, CheckResult)),
     ({"totals_by_kind", "events"}, lambda path: _profile(path.parent)),
     ({"residual_utilisation_ratio", "misses"}, lambda path: _run(path.parent)),
     ({"command", "workload", "host"}, lambda path: _run(path.parent)),

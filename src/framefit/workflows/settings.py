@@ -272,7 +272,7 @@ class ReportSettings(Settings, kw_only=True):
     inputs: Annotated[
         tuple[str, ...],
         option(
-            "Run folders, profile folders, folders of sparsify, treeify or fit, timetable.json, NAME.table.json.",
+            "Folders of runs, plans, profiles, fits, searches or circuits, latency tables, and what --json printed.",
             argument=True,
             metavar="RUN_OR_RESULT...",
             names="path",
