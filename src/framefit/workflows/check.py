@@ -174,7 +174,7 @@ def _checked(name: str, arms: Sequence[_Version], settings: CheckSettings) -> Ch
     pieces = [here.launched(name, there), there.launched(name, here)]
     if is_modelled(here.device) and is_modelled(there.device):
         took = [
-            sum(stated_ns(arm.device, model, unit) for model, unit in run)
+            sum(_stated_ns(arm.device, model, unit) for model, unit in run)
             for arm, run in zip(arms, pieces, strict=True)
         ]
         ratio = took[0] / max(took[1], 1)
@@ -212,11 +212,10 @@ def _in_turn(launches: Sequence[Callable[[], Completion]]) -> Callable[[], Compl
     return launch
 
 
-def stated_ns(device: Device, model: Model, unit: str) -> int:
+def _stated_ns(device: Device, model: Model, unit: str) -> int:
     """What a launch takes by a description."""
     assert is_modelled(device)
-    grouped = model.grouped(device.fusions(model))
-    return sum(device.layers_ns(grouped, unit)) + sum(device.link_ns(model))
+    return device.segment_ns(model, 0, len(model.layers) - 1, unit)
 
 
 def in_both_orders(
