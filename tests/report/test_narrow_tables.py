@@ -19,10 +19,10 @@ STEPS = Section(
 )
 
 
-def lines(width: int) -> list[str]:
+def lines(width: int, section: Section = STEPS) -> list[str]:
     """The table's lines on a terminal of this width."""
     console = Console(width=width, file=io.StringIO())
-    console.print(_Table(STEPS))
+    console.print(_Table(section))
     return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
 
 
@@ -46,3 +46,14 @@ def test_figures_without_room_are_named() -> None:
     shown = lines(34)
     assert shown[3].split() == ["1", "164.9", "%", "164.9", "%", "93.4", "%"]
     assert "No room for: took" in " ".join(shown)
+
+
+def test_rows_that_begin_alike_differ_by_their_first_figure() -> None:
+    """In the lines below the table; a row without words has none."""
+    words = "a sentence that has no room beside the figures of a row"
+    rows = [["board", "30 Hz", "10 %", words], ["board", "60 Hz", "20 %", "-"], ["other", "60 Hz", "30 %", words]]
+    shown = lines(40, Section("Rates", columns(("target",), ("rate", "load"), ("why",)), rows))
+    below = " ".join(" ".join(shown[6:]).split())
+    assert below.startswith("board 30 Hz a sentence")
+    assert "other 60 Hz a sentence" in below
+    assert "board 60 Hz" not in below

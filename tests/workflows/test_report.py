@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -191,6 +192,28 @@ def test_damaged_runs_are_refused(copied: Path, name: str, damage: Callable[[byt
     with pytest.raises(InputError, match=name):
         write_report(copied)
     assert not report_place(copied).exists()
+
+
+def test_a_report_runs_no_function_of_a_plan(tmp_path: Path) -> None:
+    """Whoever opens what another one sends runs nothing of theirs; without functions the layers are there."""
+    folder = write_models(tmp_path / "sent")
+    write_target(folder)
+    mark = tmp_path / "ran"
+    (folder / "reported_post.py").write_text(
+        f"open({str(mark)!r}, 'w').close()\ndef same(outputs):\n    return outputs\n"
+    )
+    for name, model in (("with", 'postprocess = "reported_post:same"'), ("without", "")):
+        app = write_app(folder, target="target.toml", guard_ms=None, schedule="", model=model)
+        write_record(tmp_path / f"{name}.json", plan(app).stored)
+    assert mark.exists()  # planning imports it
+    mark.unlink()
+    sys.modules.pop("reported_post", None)
+    texts = []
+    for name in ("with", "without"):
+        write_report(tmp_path / f"{name}.json", output=tmp_path / f"{name}.html")
+        texts.append((tmp_path / f"{name}.html").read_text())
+    assert not mark.exists()
+    assert ["Layers of chain" in text for text in texts] == [False, True]
 
 
 def test_results_that_were_printed_as_json_are_shown(tmp_path: Path) -> None:

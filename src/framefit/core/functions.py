@@ -13,7 +13,7 @@ from typing import Any
 from framefit.core.workload import names_function
 from framefit.errors import InputError
 
-__all__ = ["error_text", "load_function", "load_plugin", "refuse_functions"]
+__all__ = ["error_text", "load_function", "load_plugin", "refuse_functions", "without_functions"]
 
 
 _refusals: list[str] = []
@@ -26,6 +26,20 @@ def refuse_functions(reason: str) -> None:
         reason: for the message.
     """
     _refusals.append(reason)
+
+
+@contextmanager
+def without_functions(reason: str) -> Iterator[None]:
+    """The same for a while.
+
+    Args:
+        reason: for the message.
+    """
+    refuse_functions(reason)
+    try:
+        yield
+    finally:
+        _refusals.remove(reason)
 
 
 def load_function(spec: str, folder: Path, where: str) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from framefit.core.choice import Choice, ChoiceCell, ChoiceModel
-from framefit.core.executor import executor_of
+from framefit.core.executor import Here, executor_of
 from framefit.core.files import check_folder, read_bytes, read_record, write_record
 from framefit.core.fit_results import FitResult, FitSettings
 from framefit.core.settings import Notify, silent, verb
@@ -120,7 +120,7 @@ def choose(settings: ChooseSettings, *, notify: Notify = silent) -> Chosen:
     interrupted = False
     try:
         missing = [number for number, cell in enumerate(cells) if cell is None]
-        for number, cell in _planned(tasks, missing, settings.workers):
+        for number, cell in _planned(tasks, missing, settings.workers, notify):
             cells[number] = cell = msgspec.structs.replace(cell, target=names[number])
             done = sum(one is not None for one in cells)
             after = f", after a fit {cell.fitted}" if cell.fitted else ""
@@ -222,20 +222,28 @@ def _kept(place: Path | None) -> ChoiceCell | None:
     return None
 
 
-def _planned(tasks: Sequence[_Task], missing: Sequence[int], workers: int | str) -> Iterator[tuple[int, ChoiceCell]]:
+def _planned(
+    tasks: Sequence[_Task], missing: Sequence[int], workers: int | str, notify: Notify
+) -> Iterator[tuple[int, ChoiceCell]]:
     """Cells as they are planned: those that are measured here, one after the other."""
     described = [n for n in missing if capabilities_of(resolve_target(tasks[n].target)).modelled]
     for number in missing:
         if number not in described:
-            yield number, plan_cell(None, tasks[number])
+            yield number, plan_cell(notify, tasks[number])
     if described:
         with executor_of(workers if len(described) > 1 else 1) as executor:
-            for at, cell in executor.each(plan_cell, None, [tasks[number] for number in described]):
+            shared = notify if isinstance(executor, Here) else None  # it stays in this process
+            for at, cell in executor.each(plan_cell, shared, [tasks[number] for number in described]):
                 yield described[at], cell
 
 
-def plan_cell(_: None, task: _Task) -> ChoiceCell:
-    """Plan one cell, and fit the workload where it does not fit."""
+def plan_cell(notify: Notify | None, task: _Task) -> ChoiceCell:
+    """Plan one cell, and fit the workload where it does not fit.
+
+    Args:
+        notify: receives what a fit does; ``None``: this is another process, which tells nothing.
+        task: the cell.
+    """
     workload = msgspec.structs.replace(task.workload, target=task.target)
     try:
         planned = plan(task.app, workload=workload, computes=False)
@@ -256,10 +264,10 @@ def plan_cell(_: None, task: _Task) -> ChoiceCell:
         binding=standing.binding,
         remedy=f"{verified[0].change} ({verified[0].effect})" if verified else None,
     )
-    return cell if cell.fits or task.fit is None else _after_fit(cell, task, task.fit)
+    return cell if cell.fits or task.fit is None else _after_fit(cell, task, task.fit, notify or silent)
 
 
-def _after_fit(cell: ChoiceCell, task: _Task, how: _Fit) -> ChoiceCell:
+def _after_fit(cell: ChoiceCell, task: _Task, how: _Fit, notify: Notify) -> ChoiceCell:
     """A cell with what a fit makes of it; one that was interrupted, or that another process has done, is gone on with.
 
     Raises:
@@ -276,7 +284,7 @@ def _after_fit(cell: ChoiceCell, task: _Task, how: _Fit) -> ChoiceCell:
         begun = read_record(place / "fit.json", FitResult) if (place / "fit.json").is_file() else None
         if begun is None or begun.interrupted:
             try:
-                begun = _fit_cell(task, how, folder, going_on=begun is not None)
+                begun = _fit_cell(task, how, folder, notify, going_on=begun is not None)
             except (UnsupportedError, InfeasibleError, DeviceError) as error:
                 return msgspec.structs.replace(cell, binding=error.what)
     if begun.interrupted:
@@ -295,14 +303,14 @@ def _after_fit(cell: ChoiceCell, task: _Task, how: _Fit) -> ChoiceCell:
     )
 
 
-def _fit_cell(task: _Task, how: _Fit, folder: Path, *, going_on: bool) -> FitResult:
+def _fit_cell(task: _Task, how: _Fit, folder: Path, notify: Notify, *, going_on: bool) -> FitResult:
     place = folder / "fit"
     if going_on:
-        return fit(resume=str(place), max_seconds=how.max_seconds).result
+        return fit(resume=str(place), max_seconds=how.max_seconds, notify=notify).result
     shutil.rmtree(place, ignore_errors=True)  # ended before its first record
     app = write_workload(folder, msgspec.structs.replace(task.workload, target=task.target), task.app)
     limits = {"max_drop": how.max_drop, "max_seconds": how.max_seconds}
-    return fit(str(app), data=how.data, apply=True, output=str(place), **limits).result
+    return fit(str(app), data=how.data, apply=True, output=str(place), notify=notify, **limits).result
 
 
 @contextlib.contextmanager

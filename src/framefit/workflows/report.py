@@ -14,6 +14,7 @@ from framefit.core.explanation import ModelGraph
 from framefit.core.files import check_new, decode_json, from_data, read_bytes, read_record, write_record, write_whole
 from framefit.core.fit_results import PLAN_AFTER, PLAN_BEFORE, FitResult
 from framefit.core.formats import format_of
+from framefit.core.functions import without_functions
 from framefit.core.host_view import HostView
 from framefit.core.latency_table import read_table
 from framefit.core.loss_study import LossStudy
@@ -252,8 +253,11 @@ def _plan(path: Path) -> PlanContent:
 
 
 def _graphs(timetable: Path) -> tuple[ModelGraph, ...]:
-    """The layers of a stored plan's models, where these and the device are still the same."""
-    with contextlib.suppress(FramefitError):
+    """The layers of a stored plan's models, where these and the device are still the same.
+
+    A plan whose workload or device names functions has none: whoever opens a report runs nobody's program.
+    """
+    with contextlib.suppress(FramefitError), without_functions("a report runs nothing"):
         return graphs_of(read_plan(timetable))
     return ()
 
