@@ -384,11 +384,6 @@ class EventQueue(SubmissionQueue):
         return super().dropped(number)
 
     @property
-    def times_ns(self) -> Integers:
-        """When each of these was handed over, on the run's clock; a copy."""
-        return _copied(self._came.submitted_ns)
-
-    @property
     def never_taken(self) -> list[tuple[str, Integers, Integers]]:
         """Events that were not taken: why, their numbers, and when they were submitted."""
         soon = self._too_soon

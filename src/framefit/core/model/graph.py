@@ -479,7 +479,12 @@ class GraphIndex:
 
     Args:
         graph: canonical.
+
+    Attributes:
+        digest: of the model, once it was asked for.
     """
+
+    digest: str | None = None
 
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph

@@ -354,10 +354,12 @@ class Model:
         with write_whole(path, force=force) as file:
             file.write(self.to_bytes())
 
-    @cached_property
+    @property
     def digest(self) -> str:
-        """SHA-256 of the ONNX bytes: the same content gives the same digest."""
-        return hashlib.sha256(self.to_bytes()).hexdigest()
+        """SHA-256 of the ONNX bytes: the same content gives the same digest, however its nodes are grouped."""
+        if self._index.digest is None:
+            self._index.digest = hashlib.sha256(self.to_bytes()).hexdigest()
+        return self._index.digest
 
     def __repr__(self) -> str:
         return f"<Model {self.name}: {len(self.layers)} layers, {self.macs / 1e6:.1f} M MACs>"
