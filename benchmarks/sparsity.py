@@ -9,11 +9,13 @@ Claims (docs/benchmarks.md says which of them hold), for the target "vpu" as it 
   allocation over multiply-accumulates, or over weights;
 - targets: other targets get other assignments; where activations are skipped, too, early layers lose more weights;
 - blocks: with half of the latency on this machine at most 1.0 point is lost;
+- bytes: zeros in int8, beside ONNX Runtime's int8 of the dense network in turn, on one core: 1.5 times as fast with at
+  most 1.5 points lost to the network in float32;
 - channel: the latency in ONNX Runtime falls by at least 0.8 x the fall that is modelled;
 - speed: a reward evaluation of 2,000 images takes at most 3 s, database and search at most 15 minutes.
 
     python benchmarks/sparsity.py --data DIR --model resnet20.onnx
-        [--part bars solvers blind targets channel blocks speed] [--seeds 3] [--ratios 0.6 0.5 0.4]
+        [--part bars solvers blind targets channel blocks bytes speed] [--seeds 3] [--ratios 0.6 0.5 0.4]
         [--evaluations 100] [--work DIR]
 
 Data: an image folder with train/ and test/, or an .npz of uint8 images; normalised as the model's README says, or by
@@ -32,18 +34,24 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
+from kernels import launcher, timed, times_faster
 from sparsity_sums import Row, summed
 from stored import interval, store
 
 import framefit
+from framefit.core.executor import Here
 from framefit.core.files import read_record, write_record
+from framefit.core.model import folded
 from framefit.core.model.builtin import load_model
 from framefit.core.sparsity import SparsifySettings, SparsityResult
 from framefit.core.target import target_file
+from framefit.devices.host import default_core, pinned
+from framefit.devices.ort import predictor, quantised
 from framefit.sparsity.allocation import allocate, blind_budget, bound
 from framefit.sparsity.database import Database
 from framefit.sparsity.deploy import measured
@@ -65,6 +73,7 @@ CHANNEL_TARGETS = {"vpu": 0.5, "cpu": 0.7}
 Arm = Literal["aware", "macs", "weights"]
 ARMS: tuple[Arm, ...] = ("aware", "macs", "weights")
 ROUNDS = 5  # of what is timed
+LAUNCHES = 25  # rounds of launches in turn
 LONG = (
     "curve",
     "layers",
@@ -101,13 +110,14 @@ def opened(options: argparse.Namespace, seed: int, **changed: Any) -> Opened:
     """Subject, database and problem of a seed; the database is kept, for it is the same for every target."""
     settings, ledger = settings_of(options, seed, **changed), Ledger()
     subject = open_subject(settings, ledger, None, data_of(options, seed))
-    database = make_database(subject, database_of(options, seed, settings), ledger, seed, show)
+    database = make_database(subject, database_of(options, seed, settings), ledger, seed, Here(), show)
     return Opened(subject, database, make_problem(subject, database, ledger), ledger)
 
 
 def database_of(options: argparse.Namespace, seed: int, settings: SparsifySettings) -> Path:
     """Where a seed's database is kept."""
     pattern = "" if settings.pattern is None else f"{settings.pattern}-"
+    pattern += "int8-" if settings.int8 else ""
     return Path(options.work) / f"database-{pattern}{seed}.npz"
 
 
@@ -286,6 +296,33 @@ def blocks(options: argparse.Namespace) -> Iterator[Row]:
         yield launched(options, f"blocks-{ratio}-{seed}", seed, target="cpu", cycles=ratio, pattern="block")
 
 
+def in_bytes(options: argparse.Namespace) -> Iterator[Row]:
+    """Zeros that this machine's kernels for bytes skip: latency beside ONNX Runtime's, accuracy of the written file."""
+    dense = folded(load_model(options.model, None, None))
+    for ratio, seed in itertools.product(options.ratios, range(options.seeds)):
+        name = f"bytes-{ratio}-{seed}"
+        result = made(options, name, seed, target="cpu", cycles=ratio, pattern="block", int8=True)
+        row, data = result.configurations[result.chosen or 0], data_of(options, seed)
+        in_int8 = quantised(dense, data.calibration.sample(512, seed).inputs())
+        with TemporaryDirectory() as kept, pinned(default_core()):
+            small = load_model(Path(options.work) / name / "model.onnx", None, None)
+            runs = [(small, True), (in_int8, False), (dense, False)]
+            took = timed([launcher(model, Path(kept), kernels=kernels)[0] for model, kernels in runs], LAUNCHES)
+        yield {
+            "ratio": ratio,
+            "seed": seed,
+            "difference_points": row.difference_top1,
+            "untuned_difference_points": untuned_points(result),
+            "dense_int8_difference_points": 100 * (evaluate(predictor(in_int8), data.test).top1 - result.dense.top1),
+            "epochs": row.finetune_epochs,
+            "sparsity_ratio": row.sparsity_ratio,
+            "cycles_ratio": row.cycles_ratio,
+            "microseconds": [float(one) for one in np.median(took, axis=0) * 1e6],
+            "times_as_fast": times_faster(took, 1, 0),
+            "times_as_fast_as_float32": times_faster(took, 2, 0),
+        }
+
+
 def launched(options: argparse.Namespace, name: str, seed: int, **settings: Any) -> Row:
     """A search, and its model launched on this machine in turn with the dense one."""
     result = made(options, name, seed, **settings)
@@ -319,7 +356,7 @@ def speed(options: argparse.Namespace) -> Iterator[Row]:
     fresh = Path(options.work) / "database-timed.npz"
     fresh.unlink(missing_ok=True)
     started = time.perf_counter()
-    database = make_database(subject, fresh, ledger, 0, show)
+    database = make_database(subject, fresh, ledger, 0, Here(), show)
     built_s = time.perf_counter() - started
     problem = make_problem(subject, database, ledger)
     assignment = allocate(problem, problem.dense_cycles // 2)
@@ -343,6 +380,7 @@ PARTS = {
     "targets": targets,
     "channel": channel,
     "blocks": blocks,
+    "bytes": in_bytes,
     "speed": speed,
 }
 

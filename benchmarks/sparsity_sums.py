@@ -30,6 +30,9 @@ def summed(part: str, rows: list[Row]) -> Row:
         case "blocks":
             points = ("difference_points", "untuned_difference_points")
             return means(rows, "ratio", (*points, "sparsity_ratio", "cycles_ratio", "latency_ratio", "times_as_fast"))
+        case "bytes":
+            points = ("difference_points", "untuned_difference_points", "dense_int8_difference_points")
+            return means(rows, "ratio", (*points, "sparsity_ratio", "cycles_ratio"))
     return {}
 
 

@@ -163,6 +163,26 @@ def test_a_choice_is_made_there(place: Place) -> None:
     assert (place.here / "choice" / "report.html").exists()
 
 
+def test_a_board_is_one_of_the_targets_of_a_choice(place: Place) -> None:
+    """Its rows are planned there, at once, and are not planned again; the page is of all targets."""
+    app = write_app(write_models(place.here / "models", brief=True), guard_ms=None, schedule="")
+    words = ("choose", str(app), "--targets", "vpu,lab", "--rates", "5,10", "-o", "choice", "--json")
+    ended = place(*words)
+    assert ended.returncode == 0, ended.stderr
+    cells = shown(ended.stdout)["cells"]
+    assert [(cell["target"], cell["rate_hz"]) for cell in cells] == [
+        (target, rate_hz) for target in ("vpu", "lab") for rate_hz in (5, 10)
+    ]
+    assert all(cell["verdict"] == "fits" for cell in cells if cell["target"] == "lab")
+    assert (place.here / "choice" / "boards" / "lab" / "choice.json").exists()
+    assert read_record(place.here / "choice" / "choice.json", Choice).targets == ["vpu", "lab"]
+    (place.here / "choice" / "boards" / "lab" / "choice.json").unlink()
+    again = place(*words)
+    assert shown(again.stdout)["cells"] == cells
+    assert not (place.here / "choice" / "boards" / "lab" / "choice.json").exists()
+    assert "pi6" in place("choose", str(app), "--targets", "vpu,pi6").stderr
+
+
 def test_a_bundle_and_a_soak_are_made_there(place: Place) -> None:
     """Of the board's own plan, and with the board's sensors; all files come here."""
     app = write_app(write_models(place.here / "models", brief=True), rate_hz=20)

@@ -48,6 +48,19 @@ def test_off_a_terminal_each_step_is_a_line(here: Framefit) -> None:
     assert 0 <= float(seconds) < 60
 
 
+def test_another_package_that_logs_does_not_repeat_the_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    """A handler of the root logger, as ONNX Runtime's quantising leaves one, gets nothing while a command runs."""
+    handler = logging.StreamHandler(sys.stderr)
+    logging.getLogger().addHandler(handler)
+    try:
+        with logged(Screen(verbose=True)):
+            logging.getLogger("framefit.cli.screen").info("a step")
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert capsys.readouterr().err.count("a step") == 1
+    assert logging.getLogger("framefit").propagate
+
+
 def test_short_and_long_help_are_the_same(framefit: Framefit) -> None:
     """``-h`` is ``--help``, of the program and of each command."""
     for words in ([], ["plan"]):

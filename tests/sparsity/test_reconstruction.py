@@ -112,6 +112,37 @@ def test_rows_share_their_zeros(wide: bool, monkeypatch: pytest.MonkeyPatch) -> 
     assert (found.errors[1:] < found.masked[1:]).all()
 
 
+@pytest.mark.parametrize("wide", [False, True])
+def test_rows_and_inputs_share_their_zeros(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three rows and four inputs of a kernel's position at once; of ten channels the last block has two."""
+    if wide:
+        monkeypatch.setattr(reconstruction, "WIDE", 4)
+    weights, hessian = layer(6, 6, 20)
+    channel, position = np.divmod(np.arange(20), 2)
+    shared = 3 * position + channel // 4
+    found = reconstruct(weights, hessian, [0, 0.25, 0.5, 0.75], together=3, shared=shared)
+    for level, matrix in zip(found.levels, found.weights, strict=True):
+        for first, block in itertools.product((0, 3), range(6)):
+            part = matrix[first : first + 3, shared == block] != 0
+            assert part.all() or not part.any()
+        if level and not wide:
+            assert np.allclose(matrix, refitted(weights[0], hessian[0], matrix != 0), atol=1e-4)
+    assert (np.diff(found.levels) > 0).all()
+    assert (found.errors[1:] < found.masked[1:]).all()
+
+
+def test_the_pair_that_costs_least_goes_first() -> None:
+    """Of three pairs of inputs the one whose removal and refit add least to the error, as tried one by one."""
+    for seed in range(10):
+        weights, hessian = layer(seed, 2, 6)
+        shared = np.arange(6) // 2
+        matrix = reconstruct(weights, hessian, [1 / 3], together=2, shared=shared).weights[0]
+        fits = [refitted(weights[0], hessian[0], np.tile(shared != pair, (2, 1))) for pair in range(3)]
+        damping = damped(hessian)
+        best = np.argmin([output_error(weights - fit[None], damping, np.ones((1, 2))) for fit in fits])
+        assert np.flatnonzero(matrix[0] == 0).tolist() == np.flatnonzero(shared == best).tolist()
+
+
 def test_wide_layers_are_pruned_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """Better than masking by the same scores, worse than the exact trace, and exactly as sparse."""
     weights, hessian = layer(5, 8, 48)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -195,6 +196,40 @@ def test_this_machine_is_a_target_for_blocks_of_zeros(place: Path, monkeypatch: 
     (cpu,) = read_record(place / "blocks" / "deploy.json", Deployment).targets
     assert cpu.note.startswith("measured")
     assert f"{row.cycles_ratio:.2f} by its layers' kernels" in cpu.note
+
+
+def test_zeros_in_int8(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs share zeros by vectors, inputs by fours; the file has the accuracy that is told; it is trained on."""
+    kernels_take(monkeypatch, 10_000, 10_000)
+    given = {"target": "cpu", "int8": True, "cycles": 0.7, "solver": "dp", "override": "deploy"}
+    found = made(place, "bytes", **given)
+    assert (found.pattern, found.int8) == ("block", True)
+    row, lanes = chosen(found), lanes_here()
+    assert 0.6 <= row.cycles_ratio <= 0.7
+    assert row.top1 == pytest.approx(top1_in_onnx_runtime(place, place / "bytes"), abs=1e-9)
+    assert found.acceptance is not None
+    assert found.acceptance.after == pytest.approx(row.top1, abs=0.1)  # of other examples of the test data
+    arrays = listing(Model.load(place / "bytes" / "model.onnx")).arrays
+    weights = [array for array in arrays.values() if array.dtype == np.int8 and array.ndim == 4]
+    assert len(weights) == 3
+    kept = []
+    for array in weights[1:]:
+        for first, inputs in itertools.product(range(0, len(array), lanes), range(0, array.shape[1], 4)):
+            part = array[first : first + lanes, inputs : inputs + 4] != 0
+            kept.append(part.any(axis=(0, 1)).mean())
+            assert part.mean(axis=(0, 1))[part.any(axis=(0, 1))].min(initial=1) > 0.5  # a few are rounded to zero
+    assert np.mean(kept) < 0.8
+    (cpu,) = read_record(place / "bytes" / "deploy.json", Deployment).targets
+    assert "of its own in int8 by its layers' kernels" in cpu.note
+    again = sparsify(resume=place / "bytes", feedback=place / "data.npz", override="retrain").result
+    assert again.int8
+    assert chosen(again).top1 == pytest.approx(top1_in_onnx_runtime(place, place / "bytes"), abs=0.1)
+
+
+def test_int8_is_for_this_machine(place: Path) -> None:
+    """A described target says itself how many bits it has."""
+    with pytest.raises(InputError, match="int8 is a choice on this machine only"):
+        made(place, "described", int8=True)
 
 
 def test_this_machine_is_a_target_for_channels(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -240,6 +240,7 @@ def perform(
     notify: Notify,
     stop: Stopped,
     columns: int,
+    show: Callable[[str], object] | None = None,
 ) -> int:
     """Do a verb on a board: send what it reads, follow it, and fetch what it writes.
 
@@ -252,6 +253,7 @@ def perform(
         notify: hears what is being done here.
         stop: whether the user has asked to stop.
         columns: width of the terminal.
+        show: gets the verb's output; default: it is shown on the terminal.
 
     Returns:
         The verb's exit code.
@@ -290,7 +292,7 @@ def perform(
         write_record(_ticket_file(board.name, job), ticket)
         remote.job = job
         remote.ask(Start(job=job), msgspec.json.encode(command))
-        return follow(remote, ticket, notify=notify, stop=stop)
+        return follow(remote, ticket, notify=notify, stop=stop, show=show)
 
 
 def _entries(files: JobFiles, translation: _Translation) -> tuple[list[FileEntry], dict[str, tuple[Path, int]]]:
@@ -385,7 +387,15 @@ def ticket_of(board: str, job: str) -> Ticket:
         ) from error
 
 
-def follow(remote: Remote, ticket: Ticket, *, notify: Notify, stop: Stopped, force: bool = False) -> int:
+def follow(
+    remote: Remote,
+    ticket: Ticket,
+    *,
+    notify: Notify,
+    stop: Stopped,
+    force: bool = False,
+    show: Callable[[str], object] | None = None,
+) -> int:
     """Show what a job says until it ends, fetch what it wrote, and give its exit code.
 
     Args:
@@ -394,13 +404,14 @@ def follow(remote: Remote, ticket: Ticket, *, notify: Notify, stop: Stopped, for
         notify: hears what is being done here.
         stop: whether the user has asked to stop: then the job is asked to, and keeps what it has.
         force: overwrite existing files.
+        show: gets the output; default: it is shown on the terminal.
 
     Raises:
         InputError: files must not be overwritten; the job stays there.
         DeviceError: the connection does not come back, or the job is lost.
     """
     remote.job = ticket.job
-    output, messages = _Text(sys.stdout.write, ticket.work), _Text(sys.stderr.write, ticket.work)
+    output, messages = _Text(show or sys.stdout.write, ticket.work), _Text(sys.stderr.write, ticket.work)
     stopping, waits_for = False, ""
     try:
         while True:

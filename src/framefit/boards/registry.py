@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -96,15 +97,20 @@ def board_named(name: str) -> Board:
 
 def named_board(workload: Path) -> str | None:
     """The board that a workload names as its target; ``None``: it names none, or is no file that can be read."""
-    if workload.suffix != ".toml" or not workload.is_file() or not boards_file().exists():
+    if workload.suffix != ".toml" or not workload.is_file():
         return None
     try:
         target = tomllib.loads(workload.read_text()).get("target")
     except (OSError, ValueError):
         return None  # the verb says better what is wrong
-    if not isinstance(target, str) or target in BUILTIN_TARGETS:
-        return None  # whatever the list of boards is like
-    return target if target in read_boards() else None
+    return next(iter(named_boards([target] if isinstance(target, str) else [])), None)
+
+
+def named_boards(targets: Iterable[str]) -> tuple[str, ...]:
+    """Those of the names of targets that are boards; a built-in target is none, whatever the list of boards is like."""
+    names = [name for name in targets if name not in BUILTIN_TARGETS]
+    known = read_boards() if names and boards_file().exists() else {}
+    return tuple(name for name in dict.fromkeys(names) if name in known)
 
 
 def new_board(settings: BoardSettings) -> Board:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import typer
 
 from framefit.boards import client, forward, install, registry
 from framefit.boards.frames import Jobs, JobState, Stop
-from framefit.cli.screen import Interrupt, Progress, Screen, show, show_json
+from framefit.cli.screen import BoardScreen, Interrupt, Progress, Screen, show, show_json
 from framefit.core.boards import Board
-from framefit.core.files import Record
-from framefit.core.settings import Option, settings_of
+from framefit.core.choice import Choice
+from framefit.core.files import Record, read_record
+from framefit.core.settings import Option, options, settings_of
 from framefit.errors import DeviceError, InputError
+from framefit.fit.settings import ChooseSettings
+
+if TYPE_CHECKING:
+    from framefit.fit.choose import OnBoard
 
 
 class BoardList(Record, kw_only=True):
@@ -73,6 +80,42 @@ def perform_there(
             stop=interrupt,
             columns=shutil.get_terminal_size((80, 24)).columns,
         )
+
+
+def choosers(targets: Sequence[str], screen: BoardScreen) -> dict[str, OnBoard]:
+    """What makes the choice of ``framefit choose`` on each of the boards that are among the targets."""
+    return {name: functools.partial(_choose_there, name, screen) for name in registry.named_boards(targets)}
+
+
+def _choose_there(on: str, screen: BoardScreen, settings: ChooseSettings) -> Choice:
+    """Make a choice on a board, and read it.
+
+    Raises:
+        DeviceError: the board cannot be reached, or made no choice.
+    """
+    every = options(ChooseSettings) | options(BoardScreen)
+    known = msgspec.structs.asdict(settings)
+    given = {name: list(known[name]) if isinstance(known[name], tuple) else known[name] for name in known}
+    given = {name: value for name, value in given.items() if value != every[name].default}
+    there: dict[str, Any] = {"quiet": True} if screen.quiet else {}
+    unseen: list[str] = []
+    with Interrupt() as interrupt, Progress(screen) as progress:
+        forward.perform(
+            registry.board_named(on),
+            "choose",
+            every,
+            given,
+            there,
+            notify=progress,
+            stop=interrupt,
+            columns=shutil.get_terminal_size((80, 24)).columns,
+            show=unseen.append,
+        )
+    assert settings.output is not None
+    place = Path(settings.output, "choice.json")
+    if not place.is_file():
+        raise DeviceError("no choice was made there", where=f"board {on}", remedy="see what it wrote above")
+    return read_record(place, Choice)
 
 
 def board(given: dict[str, Any], screen: Screen) -> int:

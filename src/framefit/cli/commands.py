@@ -303,17 +303,19 @@ def choose(given: dict[str, Any], screen: BoardScreen) -> int:
     The workload is planned on each target at each rate. Each row shows the verdict, the load and the worst slack, and
     where the workload does not fit, the first change that would help. With --fit, framefit fit is applied in these
     rows, and they show its steps and what they cost in accuracy and frames; steps that change a model need --data. With
-    -o the folder gets a page, and the same command goes on after Ctrl-C (exit code 130). Exit code 1: it fits nowhere.
+    -o the folder gets a page, and the same command goes on after Ctrl-C (exit code 130). Names of your boards may be
+    among the targets: what concerns a board is planned there. Exit code 1: it fits nowhere.
 
     Example: framefit choose app.toml --targets vpu,edge-8,micro-npu --rates 15,30,60 -o choice
 
     Example: framefit choose app.toml --targets vpu,edge-8 --fit --data doors=doors.npz --prices prices.toml -o choice
     """
+    from framefit.cli.boards import choosers
     from framefit.fit.choose import choose
     from framefit.report.terminal import view
 
     with Progress(screen) as progress:
-        chosen = choose(**given, notify=progress)
+        chosen = choose(**given, boards=choosers(given.get("targets", ()), screen), notify=progress)
     page = "" if chosen.folder is None else f"\npage: {chosen.folder}/report.html (open it in a browser)"
     show_json(chosen.choice) if screen.json else show(view(chosen.choice), page)
     return 130 if chosen.choice.interrupted else 0 if chosen.choice.front else 1

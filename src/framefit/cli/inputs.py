@@ -54,7 +54,7 @@ def _texts(value: Any) -> Iterable[str]:
 def known_words(option: Option) -> list[str]:
     """Words that an option takes, beside numbers and paths: for completion, and for messages that name the nearest."""
     words = [str(word) for word in (*option.choices, option.none) if word is not None]
-    if option.names == "target":
+    if option.names in ("target", "target or board"):
         from framefit.core.target import BUILTIN_TARGETS
 
         words += BUILTIN_TARGETS
@@ -95,6 +95,13 @@ def _check_target(name: str) -> None:
     resolve_target(name)
 
 
+def _check_target_or_board(name: str) -> None:
+    from framefit.boards.registry import named_boards
+
+    if not named_boards([name]):
+        _check_target(name)
+
+
 def _check_module(name: str) -> None:
     from framefit.core.workload import names_function
 
@@ -118,4 +125,5 @@ _CHECKS: dict[str, Callable[[str], None]] = {
     "module": _check_module,
     "path": _check_path,
     "target": _check_target,
+    "target or board": _check_target_or_board,
 }

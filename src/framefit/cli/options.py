@@ -90,7 +90,7 @@ def _board(screen: Screen, every: Mapping[str, Option], given: Mapping[str, Any]
     """The board on which a command is done: ``--on``, else the one that the workload names as its target."""
     if not isinstance(screen, BoardScreen):
         return None
-    if screen.on is not None or {"target", "resume"} & given.keys():
+    if screen.on is not None or {"target", "targets", "resume"} & given.keys():
         return screen.on
     for name, option in every.items():
         if option.names in ("workload", "workload or plan"):

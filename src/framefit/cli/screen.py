@@ -68,13 +68,14 @@ def logged(screen: Screen) -> Iterator[None]:
     if screen.quiet and screen.verbose:
         raise InputError("--quiet and --verbose contradict each other", remedy="leave one of them out")
     package = logging.getLogger("framefit")
-    handlers, before = [_messages(screen)], package.level
+    handlers, before = [_messages(screen)], (package.level, package.propagate)
     file = None if screen.log_file is None else _log_file(screen.log_file)
     if file is not None:
         handlers.append(file)
     for handler in handlers:
         package.addHandler(handler)
     package.setLevel(min(handler.level for handler in handlers))
+    package.propagate = False  # ONNX Runtime's quantising lets the root logger write to stderr, too
     try:
         if file is not None:
             system = f"Python {platform.python_version()} on {platform.platform()}"
@@ -85,7 +86,8 @@ def logged(screen: Screen) -> Iterator[None]:
             _log_alone(file, logging.ERROR, str(error) or type(error).__name__, error)
         raise
     finally:
-        package.setLevel(before)
+        package.setLevel(before[0])
+        package.propagate = before[1]
         for handler in handlers:
             package.removeHandler(handler)
             handler.close()

@@ -172,6 +172,7 @@ class SparsityResult(Result, kw_only=True):
 
     Attributes:
         pattern: of the zeros.
+        int8: whether the model is written with 8-bit integers.
         target_cycles_ratio: requested part of the dense model's cycles.
         configurations: one for each solver that was tried, including arms that ignore the hardware.
         chosen: index into ``configurations``; ``None``: there is none.
@@ -194,6 +195,7 @@ class SparsityResult(Result, kw_only=True):
     target: str
     unit: str
     pattern: Pattern
+    int8: bool = False
     target_cycles_ratio: float
     seed: int
     dense: DenseModel
@@ -317,6 +319,13 @@ class SparsifySettings(Settings, kw_only=True):
     pattern: Annotated[Pattern | None, option("Pattern of the zeros; auto: what the target rewards.", none="auto")] = (
         None
     )
+    int8: Annotated[
+        bool,
+        option(
+            "Write the sparse model in int8; it is fine-tuned with rounded weights and activations. For this machine.",
+            "--int8/--float32",
+        ),
+    ] = False
     n: int = 2
     m: int = 4
     reward: Annotated[

@@ -16,7 +16,7 @@ from framefit.core.files import cache_folder, write_whole
 from framefit.core.model import Model
 from framefit.devices.device import allocate, random_inputs
 from framefit.devices.host import fingerprint, pinned
-from framefit.devices.kernels.network import Network, Step, in_blocks
+from framefit.devices.kernels.network import FOUR, Network, Step, in_blocks
 from framefit.devices.kernels.selection import in_turn, lanes_here
 from framefit.devices.pieces import HostDevice
 from framefit.errors import InputError
@@ -45,7 +45,7 @@ def kernel_times(thinned: Model, names: Collection[str], cache: Path | None = No
     """Measure a network's layers on the default core, or return what was measured here before.
 
     Args:
-        thinned: the network with so many zeros in blocks that kernels execute it.
+        thinned: the network, in float32 or int8, with so many zeros in blocks that kernels execute it.
         names: nodes of the layers that may have zeros.
         cache: folder that keeps what was measured; default: the user's cache.
     """
@@ -82,12 +82,14 @@ def _with_parts(step: Step, lanes: int, cache: Path) -> tuple[list[float], list[
     """A layer with some parts of its blocks: the parts of its products, and what runs it."""
     assert step.weight is not None
     random = np.random.default_rng(0)
-    blocks = in_blocks(step.weight, lanes).shape
+    blocks, dtype = in_blocks(step.weight, lanes).shape, step.weight.dtype
+    together = FOUR if dtype == np.int8 else 1
     runs, parts = [], []
     for part in _KEPT:
-        kept = random.random((blocks[0], 1, *blocks[2:])) < part
-        weight = (random.standard_normal(blocks) * kept).reshape(-1, *blocks[2:])[: len(step.weight)]
-        thinner = replace(step, weight=weight.astype(np.float32))
+        kept = random.random((blocks[0], 1, -(-blocks[2] // together), *blocks[3:])) < part
+        values = random.integers(1, 128, blocks) if dtype == np.int8 else random.standard_normal(blocks)
+        weight = values * np.repeat(kept, together, axis=2)[:, :, : blocks[2]]
+        thinner = replace(step, weight=weight.reshape(-1, *blocks[2:])[: len(step.weight)].astype(dtype))
         runs.append(_run(thinner, cache))
         parts.append(thinner.kept_macs(lanes) / max(step.macs, 1))
     return parts, runs
@@ -99,5 +101,5 @@ def _run(step: Step, cache: Path) -> Callable[[], Any]:
 
     inputs = (step.source,) if step.other is None else (step.source, step.other)
     network = Network((step,), inputs, (step.output,))
-    arrays = [np.ones(image.shape, np.float32) for image in (*inputs, step.output)]
+    arrays = [np.ones(image.shape, image.dtype) for image in (*inputs, step.output)]
     return CompiledNetwork(network, cache).bind(arrays[:-1], arrays[-1:], np.zeros(1, np.int32))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import shutil
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 import msgspec
 
@@ -33,8 +35,10 @@ from framefit.report.description import Subject
 from framefit.report.html import write_report_page
 from framefit.workflows.plan import plan
 
-__all__ = ["choose"]
+__all__ = ["OnBoard", "choose"]
 
+OnBoard = Callable[[ChooseSettings], Choice]
+"""Makes a choice on a board, whose own processor is its only target; ``output`` is a folder here for what it makes."""
 _MARK, _WHAT = "choice.json", "a choice of targets"
 
 
@@ -69,26 +73,34 @@ class _Fit:
 
 @dataclass(frozen=True)
 class _Task:
-    """A cell to plan: everything that another process needs for it."""
+    """A cell to plan: everything that another process needs for it.
+
+    Attributes:
+        board: whether the target is the name of a board.
+    """
 
     app: Path
     workload: Workload
     target: str
     rate_hz: float
     fit: _Fit | None
+    board: bool = False
 
 
 @verb(ChooseSettings, "app")
-def choose(settings: ChooseSettings, *, notify: Notify = silent) -> Chosen:
+def choose(
+    settings: ChooseSettings, *, boards: Mapping[str, OnBoard] = MappingProxyType({}), notify: Notify = silent
+) -> Chosen:
     """Plan a workload on several targets at several rates.
 
     Cells are planned for themselves, those of described targets by ``workers``, those that are measured one after the
-    other in this process. With ``fit`` those that do not fit are fitted, too (:func:`framefit.fit`). Each is stored in
-    ``output`` when it is known, so that the same command goes on where it was interrupted, also within a fit, and does
-    again only what has changed.
+    other in this process, and those of a board there. With ``fit`` those that do not fit are fitted, too
+    (:func:`framefit.fit`). Each is stored in ``output`` when it is known, so that the same command goes on where it was
+    interrupted, also within a fit, and does again only what has changed.
 
     Args:
         settings: workload, targets and rates.
+        boards: those that ``targets`` may name.
         notify: receives what is being done.
 
     Raises:
@@ -103,14 +115,22 @@ def choose(settings: ChooseSettings, *, notify: Notify = silent) -> Chosen:
     targets = settings.targets or (absolute_target(workload.target, app.resolve().parent),)
     prices = _prices(settings.prices, targets)
     for name in targets:
-        resolve_target(name)
+        if name not in boards:
+            resolve_target(name)
     if folder is not None and not (folder / _MARK).exists():
         check_folder(folder, _MARK, _WHAT, force=False)
     fit_settings = _fit_of(settings, workload, folder)
     fastest = max(workload.rates_hz.values(), default=workload.beat_hz)
     rates = sorted(set(settings.rates or (fastest,)))
     tasks = [
-        _Task(app.resolve(), at_rate(workload, rate_hz / fastest), absolute_target(name, Path()), rate_hz, fit_settings)
+        _Task(
+            app.resolve(),
+            at_rate(workload, rate_hz / fastest),
+            name if name in boards else absolute_target(name, Path()),
+            rate_hz,
+            fit_settings,
+            board=name in boards,
+        )
         for name in targets
         for rate_hz in rates
     ]
@@ -120,7 +140,9 @@ def choose(settings: ChooseSettings, *, notify: Notify = silent) -> Chosen:
     interrupted = False
     try:
         missing = [number for number, cell in enumerate(cells) if cell is None]
-        for number, cell in _planned(tasks, missing, settings.workers, notify):
+        there = _on_boards(settings, tasks, missing, boards)
+        here = [number for number in missing if not tasks[number].board]
+        for number, cell in itertools.chain(there, _planned(tasks, here, settings.workers, notify)):
             cells[number] = cell = msgspec.structs.replace(cell, target=names[number])
             done = sum(one is not None for one in cells)
             after = f", after a fit {cell.fitted}" if cell.fitted else ""
@@ -220,6 +242,30 @@ def _kept(place: Path | None) -> ChoiceCell | None:
         with contextlib.suppress(InputError):  # a damaged file: plan again
             return read_record(place, ChoiceCell)
     return None
+
+
+def _on_boards(
+    settings: ChooseSettings, tasks: Sequence[_Task], missing: Sequence[int], boards: Mapping[str, OnBoard]
+) -> Iterator[tuple[int, ChoiceCell]]:
+    """Cells of boards, each board's at once."""
+    for name in dict.fromkeys(tasks[number].target for number in missing if tasks[number].board):
+        wanted = [number for number in missing if tasks[number].target == name]
+        rates = tuple(tasks[number].rate_hz for number in wanted)
+        with contextlib.ExitStack() as stack:
+            if settings.output is None:
+                place = Path(stack.enter_context(TemporaryDirectory(prefix="framefit-"))) / name
+            else:
+                place = Path(settings.output, "boards", name)
+            request = {"targets": ("cpu",), "rates": rates, "prices": None, "output": str(place)}
+            choice = boards[name](msgspec.structs.replace(settings, **request))
+        cells = {cell.rate_hz: cell for cell in choice.cells}
+        for number in wanted:
+            cell = cells.get(tasks[number].rate_hz)
+            if cell is not None:
+                fitted = None if cell.fit is None else f"boards/{name}/{cell.fit}"
+                yield number, msgspec.structs.replace(cell, fit=fitted if settings.output else None)
+        if choice.interrupted:
+            raise KeyboardInterrupt
 
 
 def _planned(

@@ -49,10 +49,10 @@ class ChooseSettings(Settings, kw_only=True):
     targets: Annotated[
         tuple[str, ...],
         option(
-            "Targets to compare: built-in names, or paths of a target.toml (default: the workload's).",
+            "Targets to compare: built-in names, paths of a target.toml, or your boards (default: the workload's).",
             metavar="T,T,...",
-            example="vpu,edge-8",
-            names="target",
+            example="vpu,edge-8,pi5",
+            names="target or board",
             joined=True,
         ),
     ] = ()

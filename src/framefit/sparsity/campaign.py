@@ -15,10 +15,10 @@ import numpy.typing as npt
 from framefit.core.acceptance import Acceptance, Unseen
 from framefit.core.executor import Executor, Here
 from framefit.core.files import read_record, write_record, write_whole
-from framefit.core.model import Model
 from framefit.core.model.builtin import load_model
 from framefit.core.settings import Notify
 from framefit.core.sparsity import Configuration, DenseModel, SearchPoint, SparsifySettings, SparsityResult, Threshold
+from framefit.devices.ort import predictor
 from framefit.errors import DivergedError, InputError
 from framefit.sparsity.allocation import allocate, tightened
 from framefit.sparsity.deploy import configuration, dense_model, deployment
@@ -47,6 +47,7 @@ from framefit.training.evaluate import Accuracy, evaluate
 from framefit.training.fine_tune import fine_tune_or_keep, fingerprint, recipe_for
 from framefit.training.joined import InSequence
 from framefit.training.network import Network, load_state, state, to_model, to_torch
+from framefit.training.rounding import round_as
 
 Override = Literal["deploy", "retrain"]
 _EPOCHS = 5.0
@@ -55,6 +56,11 @@ _OWN_STATES = (
     "other figures each example has the dense model's"
 )
 _RANDOM = "random zeros"
+_WRITTEN, _TRAINED = "model.onnx", "float32.onnx"  # of a model in int8 the second one can be trained again
+_INT8 = (
+    "the model is in int8: its accuracy is that of the file in ONNX Runtime, and its cycles are parts of the dense "
+    "model's in int8"
+)
 _MARK = 12  # digits that identify a fine-tuning in the name of its checkpoint
 _MOST_ROUNDS = 8  # for each dynamic threshold; a round is a search and a fine-tuning, or a fine-tuning alone
 _TUNINGS = 3  # fine-tunings of one assignment, each with more weights removed
@@ -162,8 +168,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         rows += [self._row(round_.arm, round_.network, round_.epochs, round_.before, dense) for round_ in rounds]
         chosen = len(rows) - len(rounds) + best
         thresholds = tuple(self._threshold(round_.threshold, rounds[0].threshold, dense) for round_ in rounds)
-        row = rows[chosen]
-        network = rounds[best].network
+        row, network = rows[chosen], rounds[best].network
         allowed = dense.top1 - thresholds[best].top1
         acceptance = self._accepted(network, self._unseen.final, allowed, self._unseen.final_from)
         verdict = judge(acceptance, row.cycles_ratio, thresholds[best])
@@ -173,6 +178,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
             target=self.subject.target.name,
             unit=self.subject.unit,
             pattern=self.subject.pattern,
+            int8=self.subject.int8,
             target_cycles_ratio=thresholds[best].cycles_ratio,
             seed=self.settings.seed,
             dense=dense,
@@ -192,7 +198,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
             interrupted=any(round_.interrupted for round_ in rounds),
             notes=(*self._notes, *self.subject.notes),
         )
-        self._write(result, to_model(network), own_zeros(self.subject, network, self.ledger), targets)
+        self._write(result, network, own_zeros(self.subject, network, self.ledger), targets)
         return result
 
     def feedback(
@@ -214,12 +220,12 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
                 "the folder holds no finished model", where=folder, remedy="let the search end: --resume alone"
             )
         row = result.configurations[result.chosen]
-        model = load_model(folder / "model.onnx", None, None)
+        model = load_model(folder / (_TRAINED if subject.int8 else _WRITTEN), None, None)
         shape = subject.data.input_shape
         new = open_data(source, shape, seed=settings.seed, mean=settings.mean, std=settings.std)
         check_fits(new, model)
-        network = to_torch(model)
-        first = evaluate(network, new.test)
+        network = self._rounded(to_torch(model))
+        first = evaluate(self._answers(network), new.test)
         self.ledger.forwarded(first.images)
         threshold = result.threshold.top1
         low, high = first.top1_interval
@@ -228,30 +234,35 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         if first.top1 >= threshold and override != "retrain":
             note = f"{accuracy}, at least the threshold {100 * threshold:.2f} %: not trained again"
             result = msgspec.structs.replace(result, notes=(*result.notes, note))
-            self._write(result, model, own_zeros(subject, network, self.ledger), targets)
+            self._write(result, network, own_zeros(subject, network, self.ledger), targets)
             return result
         self.notify("training again on old and new data")
         examples = subject.data.train.joined(new.train)
         # Without a teacher: the dense model may be wrong on the new data, too.
         epochs, reasons = self._fine_tuned(network, examples, new.validation, distill_ratio=0.0)
-        after = evaluate(network, new.test)
+        after = evaluate(self._answers(network), new.test)
         arm = Arm(Solution(row.solver, np.zeros(0, np.int64), row.validation_top1, 0, ()), hardware=row.hardware)
-        zeros = own_zeros(subject, network, self.ledger)
-        model = to_model(network)
+        zeros, model = own_zeros(subject, network, self.ledger), to_model(network)
         now = configuration(subject, arm, model, zeros, first.top1, after, row.finetune_epochs + epochs, result.dense)
         note = f"{accuracy}, below the threshold {100 * threshold:.2f} %: trained again, now {100 * after.top1:.2f} %"
         allowed = result.dense.top1 - threshold
         acceptance = self._accepted(network, new.test, allowed, "test")
         result = _rejudged(result, now, acceptance, override, reasons)
         result = msgspec.structs.replace(result, notes=(*result.notes, note), ledger=self.ledger.spent())
-        self._write(result, model, zeros, targets)
+        self._write(result, network, zeros, targets)
         return result
 
-    def _write(self, result: SparsityResult, model: Model, zeros: Mapping[str, float], targets: Sequence[str]) -> None:
+    def _write(
+        self, result: SparsityResult, network: Network, zeros: Mapping[str, float], targets: Sequence[str]
+    ) -> None:
         """Write the folder's files: model, result, tables, pictures, and the deployment if there is one."""
-        path = self.folder / "model.onnx"
-        with write_whole(path, force=True) as file:
-            file.write(self.subject.file_of(model))
+        path = self.folder / _WRITTEN
+        models = {path: self.subject.finished(network)}
+        if self.subject.int8:
+            models[self.folder / _TRAINED] = to_model(network)
+        for place, model in models.items():
+            with write_whole(place, force=True) as file:
+                file.write(self.subject.file_of(model))
         (self.folder / "deploy.json").unlink(missing_ok=True)
         if result.deployed:
             self.notify("compiling for the targets")
@@ -324,6 +335,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         target = goal = int(threshold.cycles_ratio * self._dense_cycles)
         for _ in range(_TUNINGS):
             network, fitted = self._fitted(self._sparse, assignment, goal)
+            network = self._rounded(network)
             before, epochs = state(network), 0.0
             reasons: tuple[str, ...] = ()
             try:
@@ -349,7 +361,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         kept = replace(earlier, threshold=threshold, searched=searched)
         target = int(threshold.cycles_ratio * self._dense_cycles)
         try:
-            copied = to_torch(to_model(earlier.network))
+            copied = self._rounded(to_torch(to_model(earlier.network)))
             network, assignment, passes, remarks = self._trained(copied, earlier.assignment, target)
         except KeyboardInterrupt:
             return replace(kept, interrupted=True)
@@ -428,11 +440,11 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         """Compare a network with the dense one; that a network without a change loses nothing is no estimate."""
         original = self.subject.network()
         states = self.settings.states
-        changed = InSequence.of(network, states) if states else network
+        changed = InSequence.of(network, states) if states else self._answers(network)
         acceptance = compared_on(original, changed, examples, allowed, data)
         self.ledger.forwarded(2 * len(examples))
         arrays, dense = state(network), state(original)
-        same = all(np.array_equal(arrays[name], array) for name, array in dense.items())
+        same = not self.subject.int8 and all(np.array_equal(arrays[name], array) for name, array in dense.items())
         return msgspec.structs.replace(acceptance, interval=(0.0, 0.0)) if same else acceptance
 
     def _judged(self, network: Network, examples: Examples) -> Accuracy:
@@ -472,6 +484,17 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
             budget = max(int(budget * target / real), self._problem.least_cycles)
             assignment = tightened(self._problem, assignment, budget)
         return network, assignment
+
+    def _rounded(self, network: Network) -> Network:
+        """The network itself, which rounds from now on where its files will be in int8."""
+        if not self.subject.int8:
+            return network
+        self.ledger.forwarded(len(self.subject.inputs))
+        return round_as(network, self.subject.finished(network))
+
+    def _answers(self, network: Network) -> Any:
+        """What makes the outputs of the model that is written for a network."""
+        return predictor(self.subject.finished(network)) if self.subject.int8 else network
 
     def _sparse(self, assignment: Assignment) -> Network:
         return sparse_network(self.subject, self._database, assignment, self.ledger)
@@ -516,12 +539,12 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         dense: DenseModel,
     ) -> Configuration:
         """The figures of a network on the test data, and those before it was fine-tuned."""
-        accuracy = evaluate(network, self.subject.data.test)
+        accuracy = evaluate(self._answers(network), self.subject.data.test)
         first = accuracy.top1
         if epochs and before is not None:
             now = state(network)
             load_state(network, before)
-            first = evaluate(network, self.subject.data.test).top1
+            first = evaluate(self._answers(network), self.subject.data.test).top1
             load_state(network, now)
         zeros = own_zeros(self.subject, network, self.ledger)
         return configuration(self.subject, arm, to_model(network), zeros, first, accuracy, epochs, dense)
@@ -549,12 +572,18 @@ def _best(rounds: Sequence[_Round]) -> int:
 
 def _notes(subject: Subject) -> tuple[str, ...]:
     """What the figures do not promise, as sentences."""
+    return (*_of_pattern(subject), _INT8) if subject.int8 else _of_pattern(subject)
+
+
+def _of_pattern(subject: Subject) -> tuple[str, ...]:
     if subject.pattern == "channel":
         less = "modelled cycles; the channels are taken out of the file, so any runtime has less to do"
         return (f"{less}: deploy.json says what was measured" if subject.target.name == "cpu" else less,)
     if subject.pattern == "block":
+        outputs, inputs = subject.block
+        share = f"{outputs} outputs" if inputs == 1 else f"{outputs} outputs and {inputs} inputs"
         return (
-            f"measured on this machine: kernels skip zeros that {subject.together} outputs share",
+            f"measured on this machine: kernels skip zeros that {share} share",
             "no gain in other runtimes: they multiply zeros, too",
         )
     return (

@@ -180,9 +180,9 @@ def build_layer(
     levels: Floats,
     *,
     of_m: tuple[int, int] | None,
-    together: int = 1,
+    block: tuple[int, int] = (1, 1),
 ) -> Entry:
-    """The entry of a layer whose weights are removed; ``together``: outputs that share their zeros."""
+    """The entry of a layer whose weights are removed; ``block``: outputs and inputs that share their zeros."""
     pruned = reconstruct(
         layer.matrix(weight),
         statistics.hessian,
@@ -190,7 +190,8 @@ def build_layer(
         statistics.importance,
         blocks=None if of_m is None else neighbours(layer, of_m[1]),
         keep=0 if of_m is None else of_m[0],
-        together=together,
+        together=block[0],
+        shared=neighbours(layer, block[1]) if block[1] > 1 else None,
     )
     return Entry(
         facts=replace(layer.facts, extra=_extra(statistics)),

@@ -159,7 +159,8 @@ def _measured(target: Target, dense: Model, result: SparsityResult, model: Model
     elif result.pattern == "block":
         assert result.chosen is not None
         predicted = result.configurations[result.chosen].cycles_ratio
-        note += f", {predicted:.2f} by its layers' kernels; other runtimes multiply these zeros"
+        of_what = "of its own in int8 " if result.int8 else ""
+        note += f", {predicted:.2f} {of_what}by its layers' kernels; other runtimes multiply these zeros"
     else:
         note = f"no gain in ONNX Runtime: it multiplies zeros, too ({note})"
     return Registration(

@@ -14,9 +14,10 @@ from framefit.core.run_record import LayerCycles
 from framefit.core.target import Target
 from framefit.devices.kernel_times import kernel_times
 from framefit.devices.npu.costs import CostSource
+from framefit.devices.ort import quantised
 from framefit.errors import InputError
 from framefit.sparsity.database import Database
-from framefit.sparsity.layers import WeightLayer
+from framefit.sparsity.layers import WeightLayer, neighbours
 from framefit.sparsity.problem import Assignment, Floats, Ints
 
 Array = npt.NDArray[Any]
@@ -119,6 +120,10 @@ class KernelPrices(Prices):
     A layer's products take time in proportion to the blocks that it keeps; what else a launch takes stays, and is
     shared among the other layers as the description of a core has it.
 
+    Args:
+        block: outputs and inputs of a layer that share their zeros.
+        examples: inputs with which the network is quantised, as it is deployed; ``None``: it stays in float32.
+
     Raises:
         InputError: kernels execute none of the layers that may lose weights.
     """
@@ -130,19 +135,21 @@ class KernelPrices(Prices):
         model: Model,
         written: Listing,
         layers: Sequence[WeightLayer],
-        lanes: int,
+        block: tuple[int, int],
+        examples: npt.NDArray[np.float32] | None = None,
     ) -> None:
         super().__init__(target, source, model, written, layers)
-        self._lanes = lanes
-        random, thinned = np.random.default_rng(0), {}
+        self._block = block
+        random, weights = np.random.default_rng(0), {}
         for layer in layers:
             if layer.groups > 1:  # blocks of outputs would belong to several groups: nothing is gained there
                 continue
-            matrix = layer.matrix(written.arrays[layer.weight])[0]
-            kept = random.random((-(-len(matrix) // lanes), layer.width)) >= _THINNED
-            thinned[layer.weight] = layer.weight_of(matrix * np.repeat(kept, lanes, axis=0)[: len(matrix)])
+            matrix, shared = layer.matrix(written.arrays[layer.weight])[0], neighbours(layer, block[1])
+            kept = (random.random((-(-len(matrix) // block[0]), shared.max() + 1)) >= _THINNED)[:, shared]
+            weights[layer.weight] = layer.weight_of(matrix * np.repeat(kept, block[0], axis=0)[: len(matrix)])
         names = [layer.name for layer in layers if layer.groups == 1]
-        self._times = kernel_times(with_weights(model, thinned), names)
+        thinned = with_weights(model, weights)
+        self._times = kernel_times(thinned if examples is None else quantised(thinned, examples), names)
         if not self._times.layers_ns:
             raise InputError(
                 "kernels that skip zeros execute none of its layers, or are not faster here",
@@ -153,7 +160,7 @@ class KernelPrices(Prices):
     def of(self, model: Model, zeros: Mapping[str, float]) -> dict[str, LayerCycles]:
         """See :meth:`Prices.of`."""
         described, arrays = super().of(model, zeros), listing(model).arrays
-        kept = {layer.name: self._kept(layer.matrix(arrays[layer.weight])[0]) for layer in self._layers}
+        kept = {layer.name: self._kept(layer, arrays[layer.weight]) for layer in self._layers}
         return self._priced(described, kept)
 
     def of_zeros(self, sparsities: Floats, zeros: Mapping[str, float]) -> tuple[Ints, int]:
@@ -163,10 +170,13 @@ class KernelPrices(Prices):
         table: Ints = np.rint(weighted[:, None] * (1 - sparsities)).astype(np.int64)
         return table, sum(cost.cycles for cost in dense.values()) - int(weighted.sum())
 
-    def _kept(self, matrix: Array) -> float:
-        missing = np.zeros((-len(matrix) % self._lanes, matrix.shape[1]), matrix.dtype)
-        blocks = np.concatenate([matrix, missing]).reshape(-1, self._lanes, matrix.shape[1])
-        return float(np.any(blocks != 0, axis=1).mean())
+    def _kept(self, layer: WeightLayer, weight: Array) -> float:
+        there, shared = layer.matrix(weight)[0] != 0, neighbours(layer, self._block[1])
+        rows = np.logical_or.reduceat(there, np.arange(0, len(there), self._block[0]), axis=0)
+        order = np.argsort(shared, kind="stable")
+        return float(
+            np.logical_or.reduceat(rows[:, order], np.flatnonzero(np.diff(shared[order], prepend=-1)), axis=1).mean()
+        )
 
     def _priced(self, described: Mapping[str, LayerCycles], kept: Mapping[str, float]) -> dict[str, LayerCycles]:
         others = sum(cost.cycles for name, cost in described.items() if name not in kept)

@@ -74,11 +74,12 @@ def reconstruct(
     blocks: Ints | None = None,
     keep: int = 0,
     together: int = 1,
+    shared: Ints | None = None,
 ) -> Reconstruction:
     """Remove more and more weights of a layer, and refit the others.
 
     The order of each row's removals is computed once; how many each row loses at a level is decided by the
-    least next increase of the error. Rows that share their zeros lose their weights of an input at once.
+    least next increase of the error. Rows and inputs that share their zeros lose their weights at once.
 
     Args:
         weights: G x n x K: groups, rows of each, inputs of each sum.
@@ -88,6 +89,7 @@ def reconstruct(
         blocks: K, int64: number of the block of neighbours of each input, for N:M; default: any weight may be removed.
         keep: with ``blocks``, how many weights of each row's block stay: N. Higher levels are limited by it.
         together: number of adjacent rows of a group that share their zeros; the last ones may be fewer.
+        shared: K, int64: inputs of the same number share their zeros, too; not with ``blocks``. Default: none do.
 
     Returns:
         S levels; a level of 0 keeps the weights exactly.
@@ -96,18 +98,24 @@ def reconstruct(
     groups, rows, width = dense.shape
     important = np.ones((groups, rows)) if importance is None else np.asarray(importance, np.float64)
     inverse: Floats = np.linalg.inv(damped(hessian)).astype(np.float64)
-    at = np.zeros(width, np.int64) if blocks is None else blocks
+    columns, size = (np.arange(width), 1) if shared is None else _side_by_side(shared)
+    placed, inverse = (dense, inverse) if shared is None else _placed(dense, inverse, columns)
+    choices = len(columns) // size  # inputs, or numbers of ``shared``
+    at = np.zeros(choices, np.int64) if blocks is None else blocks
     quota = np.maximum(np.bincount(at) - keep, 0)
     most = int(quota.sum())
     units = groups * -(-rows // together)  # of rows that share their zeros
-    removals = np.minimum(np.rint(np.asarray(levels, np.float64) * units * width), most * units)
+    removals = np.minimum(np.rint(np.asarray(levels, np.float64) * units * choices), most * units)
     if width > WIDE:
-        rows_at_levels = _by_blocks(dense, inverse, removals / (units * width), important, at, quota, together)
+        ratios = removals / (units * choices)
+        rows_at_levels = _by_blocks(placed, inverse, ratios, important, at, quota, together, size)
     else:
-        parts = _Parts(dense, inverse, important, together)
+        parts = _Parts(placed, inverse, important, together, size)
         losses = parts.traced(at, quota, most)
         rows_at_levels = parts.snapshots(at, quota, _shares(losses, removals.astype(np.int64)))
-    shaped = rows_at_levels.reshape(len(removals), groups, rows, width)
+    shaped = rows_at_levels.reshape(len(removals), groups, rows, len(columns))
+    if shared is not None:
+        shaped = shaped[..., np.argsort(columns)[-width:]]  # without the missing ones
     none_removed = np.flatnonzero(removals == 0)
     shaped[none_removed] = dense
     masked = np.where(shaped == 0, dense, 0.0)
@@ -117,6 +125,30 @@ def reconstruct(
         errors=np.asarray([output_error(dense - matrix, hessian, important) for matrix in shaped]),
         masked=np.asarray([output_error(matrix, hessian, important) for matrix in masked]),
     )
+
+
+def _side_by_side(shared: Ints) -> tuple[Ints, int]:
+    """Columns in an order in which those of the same number are adjacent, equally many of each, and how many.
+
+    Where a number has fewer, -1 stands for the missing ones.
+    """
+    counts = np.bincount(shared)
+    counts = counts[counts > 0]
+    size = int(counts.max())
+    ends = np.cumsum(counts)
+    order = np.argsort(shared, kind="stable")
+    columns = np.full((len(counts), size), -1, np.int64)
+    for number, (end, count) in enumerate(zip(ends, counts, strict=True)):
+        columns[number, :count] = order[end - count : end]
+    return columns.ravel(), size
+
+
+def _placed(dense: Floats, inverse: Floats, columns: Ints) -> tuple[Floats, Floats]:
+    """Weights and inverse in an order of columns; a missing one has no weights and nothing to do with the others."""
+    there = columns >= 0
+    weights: Floats = np.where(there, dense[:, :, columns], 0.0)
+    matrix: Floats = np.where(there & there[:, None], inverse[:, columns[:, None], columns], np.eye(len(columns)))
+    return np.ascontiguousarray(weights), np.ascontiguousarray(matrix)
 
 
 @dataclass(frozen=True)
@@ -235,11 +267,11 @@ def _shares(losses: Floats, wanted: Ints) -> Ints:
 
 
 class _Parts:
-    """Rows of a layer in parts that share their zeros."""
+    """Rows of a layer in parts that share their zeros; so do ``size`` adjacent columns."""
 
-    def __init__(self, dense: Floats, inverse: Floats, importance: Floats, together: int) -> None:
+    def __init__(self, dense: Floats, inverse: Floats, importance: Floats, together: int, size: int) -> None:
         groups, rows, _ = dense.shape
-        self._dense, self._inverse, self._importance = dense, inverse, importance
+        self._dense, self._inverse, self._importance, self._size = dense, inverse, importance, size
         self._parts = [
             (group, slice(first, min(first + together, rows)))
             for group in range(groups)
@@ -254,7 +286,7 @@ class _Parts:
         def trace(number: int) -> None:
             weights, importance, inverse = self._part(number)
             nothing = np.zeros((0, *weights.shape))
-            _trace_rows(weights, importance, inverse, blocks, quota, losses[number], never, nothing)
+            _trace_rows(weights, importance, inverse, self._size, blocks, quota, losses[number], never, nothing)
 
         _each(trace, len(self._parts))
         return losses
@@ -266,7 +298,7 @@ class _Parts:
         def trace(number: int) -> None:
             weights, importance, inverse = self._part(number)
             losses, taken = np.zeros(int(counts[number].max())), np.zeros((counts.shape[1], *weights.shape))
-            _trace_rows(weights, importance, inverse, blocks, quota, losses, counts[number], taken)
+            _trace_rows(weights, importance, inverse, self._size, blocks, quota, losses, counts[number], taken)
             group, rows = self._parts[number]
             snapshots[:, group, rows] = taken.transpose(0, 2, 1)
 
@@ -287,68 +319,105 @@ def _each(work: Callable[[int], None], rows: int) -> None:
 
 @njit(nogil=True, cache=True, fastmath={"contract", "reassoc"})
 def _trace_rows(
-    weights: Any, importance: Any, inverse: Any, blocks: Any, quota: Any, losses: Any, counts: Any, snapshots: Any
+    weights: Any,
+    importance: Any,
+    inverse: Any,
+    size: Any,
+    blocks: Any,
+    quota: Any,
+    losses: Any,
+    counts: Any,
+    snapshots: Any,
 ) -> None:
-    """Remove inputs from rows that share their zeros, K x rows: as many as ``losses`` has elements.
+    """Remove inputs from rows that share their zeros, K x rows, ``size`` adjacent ones at once.
 
-    ``snapshots`` receives the rows after each of ``counts`` removals.
+    As many times as ``losses`` has elements. ``snapshots`` receives the rows after each of ``counts`` removals.
     """
-    size, rows = weights.shape
+    width, rows = weights.shape
     row = weights.copy()
     left = inverse.copy()  # rows and columns of the weights that remain, in the order of ``place``
-    place = np.arange(size)
+    place = np.arange(width)
     spare = quota.copy()
-    column, factor = np.empty(size), np.empty(rows)
+    column, factor = np.empty(width), np.empty(rows)
+    pivots, part = np.empty((size, size)), np.empty((size, rows))
     done = 0
     while done < len(counts) and counts[done] == 0:
         snapshots[done] = weights
         done += 1
     for step in range(len(losses)):
-        count = size - step
+        count = width // size - step
         best, least = -1, np.inf
         for i in range(count):
             squares = 0.0
             for r in range(rows):
-                squares += importance[r] * row[i, r] * row[i, r]
-            score = squares / left[i, i]
-            if score < least and spare[blocks[place[i]]] > 0:
+                squares += importance[r] * row[i * size, r] * row[i * size, r]
+            score = squares / left[i * size, i * size]
+            for a in range(size if size > 1 else 0):
+                for b in range(size):
+                    pivots[a, b] = left[i * size + a, i * size + b]
+                for r in range(rows):
+                    part[a, r] = row[i * size + a, r]
+            for a in range(size - 1):  # the others, as they are when those before them are removed
+                for b in range(a + 1, size):
+                    scale = pivots[b, a] / pivots[a, a]
+                    for r in range(rows):
+                        part[b, r] -= scale * part[a, r]
+                    for c in range(a + 1, size):
+                        pivots[b, c] -= scale * pivots[a, c]
+                squares = 0.0
+                for r in range(rows):
+                    squares += importance[r] * part[a + 1, r] * part[a + 1, r]
+                score += squares / pivots[a + 1, a + 1]
+            if score < least and spare[blocks[place[i * size] // size]] > 0:
                 best, least = i, score
         losses[step] = least
-        spare[blocks[place[best]]] -= 1
-        last = count - 1
-        for i in range(count):  # the removed weight becomes the last one
-            left[i, best], left[i, last] = left[i, last], left[i, best]
-        for i in range(count):
-            left[best, i], left[last, i] = left[last, i], left[best, i]
-        for r in range(rows):
-            row[best, r], row[last, r] = row[last, r], row[best, r]
-        place[best], place[last] = place[last], place[best]
-        pivot = left[last, last]
-        for r in range(rows):
-            factor[r] = row[last, r] / pivot
-        for i in range(last):
-            column[i] = left[last, i]
+        spare[blocks[place[best * size] // size]] -= 1
+        end = count * size
+        for a in range(size):  # what is removed comes last
+            one, two = best * size + a, (count - 1) * size + a
+            for i in range(end):
+                left[i, one], left[i, two] = left[i, two], left[i, one]
+            for i in range(end):
+                left[one, i], left[two, i] = left[two, i], left[one, i]
             for r in range(rows):
-                row[i, r] -= factor[r] * column[i]
-        for i in range(last):
-            scale = column[i] / pivot
-            for j in range(last):
-                left[i, j] -= scale * column[j]
+                row[one, r], row[two, r] = row[two, r], row[one, r]
+            place[one], place[two] = place[two], place[one]
+        for a in range(size):
+            last = end - 1 - a
+            pivot = left[last, last]
+            for r in range(rows):
+                factor[r] = row[last, r] / pivot
+            for i in range(last):
+                column[i] = left[last, i]
+                for r in range(rows):
+                    row[i, r] -= factor[r] * column[i]
+            for i in range(last):
+                scale = column[i] / pivot
+                for j in range(last):
+                    left[i, j] -= scale * column[j]
         while done < len(counts) and counts[done] == step + 1:
             snapshots[done] = 0
-            for i in range(last):
+            for i in range(end - size):
                 for r in range(rows):
                     snapshots[done, place[i], r] = row[i, r]
             done += 1
 
 
 def _by_blocks(
-    dense: Floats, inverse: Floats, levels: Floats, importance: Floats, blocks: Ints, quota: Ints, together: int
+    dense: Floats,
+    inverse: Floats,
+    levels: Floats,
+    importance: Floats,
+    blocks: Ints,
+    quota: Ints,
+    together: int,
+    size: int,
 ) -> Floats:
-    """Prune column by column, one block after the other: S x G x n x K."""
+    """Prune column by column, one block after the other, ``size`` adjacent columns alike: S x G x n x K."""
     pruned = np.zeros((len(levels), *dense.shape))
     width = dense.shape[2]
-    step = _BLOCK if len(quota) == 1 else width  # neighbours need not lie in one block of columns
+    # Neighbours need not lie in one block of columns.
+    step = -(-_BLOCK // size) * size if len(quota) == 1 else width
     for group, matrix in enumerate(inverse):
         upper = np.linalg.cholesky(matrix).T  # the inverse is upper^T upper
         for index, level in enumerate(levels):
@@ -358,7 +427,9 @@ def _by_blocks(
                 diagonal = upper[np.arange(start, end), np.arange(start, end)]
                 scores = np.square(current[:, start:end] / diagonal) * importance[group][:, None]
                 shared = np.add.reduceat(scores, np.arange(0, len(scores), together), axis=0)
-                gone = np.repeat(_least(shared, level, blocks[start:end], quota), together, axis=0)[: len(scores)]
+                shared = shared.reshape(len(shared), -1, size).sum(axis=2)
+                least = _least(shared, level, blocks[start // size : end // size], quota)
+                gone = np.repeat(np.repeat(least, together, axis=0)[: len(scores)], size, axis=1)
                 errors = np.zeros((len(current), end - start))
                 for column in range(start, end):
                     inside = column - start

@@ -11,12 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.executor import Executor
-from framefit.core.model import Listing, Model, free_batch, listing
+from framefit.core.model import Listing, Model, folded, free_batch, listing
 from framefit.core.settings import Notify
 from framefit.core.sparsity import Pattern, SparsifySettings
 from framefit.core.target import Target, load_target, resolve_target
+from framefit.devices.kernels.network import FOUR
 from framefit.devices.kernels.selection import lanes_here
 from framefit.devices.npu.costs import pricing
+from framefit.devices.ort import quantised
 from framefit.devices.registry import capabilities_of
 from framefit.errors import InputError
 from framefit.sparsity.database import (
@@ -33,7 +35,7 @@ from framefit.sparsity.prices import KernelPrices, Prices
 from framefit.sparsity.statistics import LayerStatistics, activation_zeros, collect
 from framefit.training.campaign import Ledger
 from framefit.training.data import Dataset, Examples, Feeds, batch_left_open, open_together
-from framefit.training.network import Network, to_torch
+from framefit.training.network import Network, to_model, to_torch
 
 __all__ = ["open_subject"]
 
@@ -67,6 +69,7 @@ def chosen_pattern(target: Target, requested: Pattern | None, lanes: int = 0) ->
 
 _PROCESSOR = Path(__file__).with_name("processor.toml")
 _IMAGES = 512  # of the calibration data in Hessians and batch-norm statistics (SPDY and SparseGPT: 128 to 1,024)
+_DRAFTED = 16  # of the calibration data for a network of which only the latency counts
 _FEWEST = 128  # see _IMAGES; where the calibration data have fewer, images of the training data join them
 
 
@@ -79,7 +82,8 @@ class Subject:
         written: its nodes and initializers.
         data: split into parts.
         target: the device; unit: of it.
-        pattern: of the zeros; of_m: N and M; together: outputs that share their zeros, for "block".
+        pattern: of the zeros; of_m: N and M; block: outputs and inputs that share their zeros.
+        int8: whether its files are in int8.
         layers: those that may lose weights; groups: of channels, for that pattern.
         prices: cycles for any sparsity.
         inputs: calibration data, float32.
@@ -96,7 +100,8 @@ class Subject:
     unit: str
     pattern: Pattern
     of_m: tuple[int, int] | None
-    together: int
+    block: tuple[int, int]
+    int8: bool
     layers: tuple[WeightLayer, ...]
     groups: tuple[ChannelGroup, ...]
     prices: Prices
@@ -110,8 +115,13 @@ class Subject:
         """A new copy of the dense network."""
         return to_torch(self.model)
 
+    def finished(self, network: Network) -> Model:
+        """A network as a model that is deployed."""
+        model = to_model(network)
+        return quantised(model, self.inputs) if self.int8 else model
+
     def file_of(self, model: Model) -> bytes:
-        """A sparse model as an ONNX file."""
+        """A model as an ONNX file."""
         return free_batch(model) if self.batch_open else model.to_bytes()
 
 
@@ -131,6 +141,11 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
     here = not capabilities_of(target).modelled
     if here:  # a processor is measured: a description of a core like it prices what is not
         target = load_target(_PROCESSOR)
+    elif settings.int8:
+        raise InputError(
+            f"int8 is a choice on this machine only: the description of {target.name!r} says how many bits it has",
+            remedy="leave it out, or choose --target cpu",
+        )
     lanes = lanes_here() if here else 0
     pattern = chosen_pattern(target, settings.pattern, lanes)
     source_model = settings.model if model is None else model
@@ -142,8 +157,15 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
         std=settings.std,
         feeds=Feeds(settings.shapes, settings.constants, settings.states),
     )
+    if settings.int8:
+        if len(opened.inputs) > 1:
+            raise InputError(
+                "ONNX Runtime's tool quantises models of one input only", where=opened.name, remedy="leave out int8"
+            )
+        opened = folded(opened)  # as it is quantised
     written = listing(opened)
     network = to_torch(opened)
+    inputs, few = _calibration(split, settings.seed)
     layers, notes = find_layers(written.nodes, written.arrays)
     if not layers:
         raise InputError(
@@ -153,9 +175,12 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
         )
     source = pricing(target, opened, settings.unit)
     prices = Prices(target, source, opened, written, layers)
+    block = (lanes, FOUR if settings.int8 else 1)
     if pattern == "block":
         try:
-            prices = KernelPrices(target, source, opened, written, layers, lanes)
+            prices = KernelPrices(
+                target, source, opened, written, layers, block, inputs[:_DRAFTED] if settings.int8 else None
+            )
         except InputError as error:
             if settings.pattern == "block":
                 raise
@@ -172,7 +197,6 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
     batch_open, closed = batch_left_open(source_model, opened)
     rule = target.sparsity
     of_m = (rule.n or settings.n, rule.m or settings.m) if pattern == "n:m" else None
-    inputs, few = _calibration(split, settings.seed)
     zeros = activation_zeros(network, [layer.name for layer in layers], inputs, ledger)
     return Subject(
         model=opened,
@@ -182,7 +206,8 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
         unit=source.unit.name,
         pattern=pattern,
         of_m=of_m,
-        together=lanes if pattern == "block" else 1,
+        block=block if pattern == "block" else (1, 1),
+        int8=settings.int8,
         layers=layers,
         groups=groups,
         prices=prices,
@@ -215,7 +240,7 @@ class _Ground:
     statistics: Mapping[str, LayerStatistics]
     levels: npt.NDArray[np.float64]
     of_m: tuple[int, int] | None
-    together: int
+    block: tuple[int, int]
 
 
 def entry_of(ground: _Ground, index: int) -> Entry:
@@ -229,7 +254,7 @@ def entry_of(ground: _Ground, index: int) -> Entry:
         ground.statistics[layer.name],
         ground.levels,
         of_m=ground.of_m,
-        together=ground.together,
+        block=ground.block,
     )
 
 
@@ -247,7 +272,7 @@ def make_database(
     notify("layer statistics on calibration data")
     statistics = collect(subject.network(), layers, subject.inputs, ledger, seed, subject.examples.task)
     levels = sparsity_levels(sum(layer.facts.parameters for layer in layers))
-    ground = _Ground(layers, groups, arrays, statistics, levels, subject.of_m, subject.together)
+    ground = _Ground(layers, groups, arrays, statistics, levels, subject.of_m, subject.block)
     parts = [path.with_name(f"{path.stem}.part-{index}.npz") for index in range(len(facts))]
     missing = [index for index, part in enumerate(parts) if not part.exists()]
     notify(f"layer database: {len(missing)} of {len(facts)} entries are missing")

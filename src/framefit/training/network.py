@@ -125,6 +125,17 @@ class Operation(torch.nn.Module):  # type: ignore[misc]
                 self.register_buffer(name, held[place], persistent=False)
             self._places.append((name, operand is not None))
 
+    def precede(self, changes: Sequence[Callable[[Tensor], Tensor] | None]) -> None:
+        """Let a function change each input before it is used; ``None``: it stays as it is."""
+        compute = self._compute
+
+        def changed(*operands: Tensor) -> Any:
+            return compute(
+                *(x if x is None or change is None else change(x) for x, change in zip(operands, changes, strict=True))
+            )
+
+        self._compute = changed
+
     def forward(self, *data: Tensor) -> Any:
         """The node's output, or a tuple of them; ``data``: its inputs that are not constants, in order."""
         rest = iter(data)

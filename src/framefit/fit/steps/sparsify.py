@@ -61,7 +61,7 @@ class Sparsify(Step):
             offer = self.offer(
                 f"sparsify {entry.name!r} to {cycles:g} of its cycles",
                 functools.partial(self._take, situation, entry.name, cycles),
-                key=f"{entry.name} {cycles:g}",
+                key=f"{entry.name}{' int8' if _in_bytes(situation, version) else ''} {cycles:g}",
                 model=entry.name,
                 predicted_load_ratio=self.context.load_if(situation, entry.name, ratio),
                 enough=cost_ratio is not None and cycles <= cycles_ratio,
@@ -96,8 +96,8 @@ class Sparsify(Step):
         context, entry = self.context, entry_of(situation.workload, name)
         version = context.version(entry)
         model = context.labelled.original(name)
-        search = folder / "search"
-        _keep_database(search, context.folder, name)
+        search, int8 = folder / "search", _in_bytes(situation, version)
+        _keep_database(search, context.folder, f"{name} int8" if int8 else name)
         going_on = (search / "sparsify.json").is_file()
         settings = SparsifySettings(
             model="",
@@ -106,6 +106,7 @@ class Sparsify(Step):
             unit=situation.planned.timetable.model(name).segments[0].unit if situation.described else None,
             cycles=cycles,
             seed=context.settings.seed,
+            int8=int8,
         )
         seconds = max(context.seconds_left() / _PARTS, 1.0)
         search_result = sparsify(
@@ -119,6 +120,7 @@ class Sparsify(Step):
             max_seconds=seconds,
             finetune_seconds=seconds,
             seed=context.settings.seed,
+            int8=int8,
             workers=context.settings.workers,
             compare=False,
             resume=search if going_on else None,
@@ -127,20 +129,21 @@ class Sparsify(Step):
         )
         if search_result.result.interrupted:
             raise KeyboardInterrupt
-        sparse_model = opened(entry, search / "model.onnx")
+        path = search / ("float32.onnx" if int8 else "model.onnx")
+        sparse_model = opened(entry, path)
         reference, accuracy = context.labelled.reference(name), context.labelled.accuracy(name, sparse_model)
-        float_path = str(search / "model.onnx")
         version = msgspec.structs.replace(
-            version, float_path=float_path, path=float_path, cycles_ratio=cycles, float_drop=reference - accuracy.top1
+            version, float_path=str(path), path=str(path), cycles_ratio=cycles, float_drop=reference - accuracy.top1
         )
         version = msgspec.structs.replace(version, drop=version.float_drop)
         detail = ""
         if version.int8 != "no":
-            path = context.in_int8(entry, sparse_model, folder, ends=version.int8 == "ends")
+            ends = version.int8 == "ends"
+            path = search / "model.onnx" if int8 else context.in_int8(entry, sparse_model, folder, ends=ends)
             narrow = context.labelled.accuracy(name, opened(entry, path))
             drop = version.float_drop + accuracy.top1 - narrow.top1
             version = msgspec.structs.replace(version, path=str(path), drop=drop)
-            accuracy, detail = narrow, "and quantised again"
+            accuracy, detail = narrow, "with zeros for kernels of bytes" if int8 else "and quantised again"
         return context.change(situation, entry, version, reference, accuracy, detail)
 
     def _own_cycles(self, settings: SparsifySettings, model: Model, name: str) -> float:
@@ -166,6 +169,11 @@ class Sparsify(Step):
         fewest = np.minimum.accumulate(planned) / planned[0]  # a little sparsity may cost more than none
         place = int(np.argmax(fewest <= settings.cycles)) if fewest[-1] <= settings.cycles else -1
         return min(float(counted[place] / counted[0]), 1.0)
+
+
+def _in_bytes(situation: Situation, version: FittedModel) -> bool:
+    """Whether a search is for zeros in int8: this machine's kernels for bytes skip larger blocks."""
+    return not situation.described and version.int8 == "all"
 
 
 def _keep_database(search: Path, steps: Path, name: str) -> None:

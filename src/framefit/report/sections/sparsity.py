@@ -101,6 +101,7 @@ def _blocks(result: SparsityResult) -> Iterator[Block]:
         ("model", result.model),
         ("target", f"{result.target}, unit {result.unit}"),
         ("pattern of zeros", result.pattern),
+        ("written in", "int8" if result.int8 else "float32"),
         ("seed", result.seed),
     )
     yield Facts("Settings", facts)
