@@ -161,13 +161,13 @@ def test_groups_beyond_the_memory_are_named(
 ) -> None:
     """Before they are built: others are searched, and where there are none the least is told."""
     given = {"trees": 4, "finetune": "none", "target": "vpu", "max_drop": 0.5}
-    monkeypatch.setattr("framefit.trees.search._free_bytes", lambda: 30_000_000)
+    monkeypatch.setattr("framefit.trees.search.free_bytes", lambda: 30_000_000)
     result = treeify(network, data, output=tmp_path / "some", **given).result
     left_out = [note for note in result.notes if note.startswith("left out: ")]
     assert left_out
     assert all("0.0 are free" in note for note in left_out)
     assert result.candidates
-    monkeypatch.setattr("framefit.trees.search._free_bytes", lambda: 1000)
+    monkeypatch.setattr("framefit.trees.search.free_bytes", lambda: 1000)
     with pytest.raises(InputError, match=r"fitting trees would take 0.0 GB of memory"):
         treeify(network, data, output=tmp_path / "none", **given)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,8 @@ __all__ = ["ArrayFile", "shape_text", "transposed"]
 
 Array = npt.NDArray[Any]
 _SUFFIX = ".npy"
+_LENGTHS_AT = 26  # of a member's name and extra field, in its local header (PKWARE, "APPNOTE", 4.3.7)
+_PIECE_BYTES = 1 << 24
 _MOST_RATIO = 100  # unpacked bytes over the file's: deflate reaches 1,032 (zlib, "Technical Details"), data rarely 10
 _ALWAYS_BYTES = 1 << 28  # may be unpacked at any ratio: masks of zeros are real data, too
 
@@ -59,6 +62,34 @@ class ArrayFile:
         with self._opened() as archive:
             return {name: _read(archive, name) for name in (self.names if names is None else names)}
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of an array, of which only the header is read.
+
+        Raises:
+            InputError: the file is damaged.
+        """
+        with self._opened() as archive, archive.open(name + _SUFFIX) as member:
+            return _header(member)[0]
+
+    def mapped(self, name: str) -> Array | None:
+        """An array that stays on disk, once its checksum has been compared; ``None``: its form does not allow that.
+
+        Raises:
+            InputError: the file is damaged.
+        """
+        with self._opened() as archive, Path(self._path).open("rb") as file:
+            member = archive.getinfo(name + _SUFFIX)
+            with archive.open(member) as content:
+                shape, turned, dtype = _header(content)
+                begin = content.tell()
+                if member.compress_type != zipfile.ZIP_STORED or turned or dtype.hasobject or not dtype.itemsize:
+                    return None
+                while content.read(_PIECE_BYTES):
+                    pass  # the last one compares the checksum
+            file.seek(member.header_offset + _LENGTHS_AT)
+            begin += member.header_offset + _LENGTHS_AT + 4 + sum(struct.unpack("<HH", file.read(4)))
+            return np.memmap(self._path, dtype, "r", begin, shape)
+
     @contextlib.contextmanager
     def _opened(self) -> Iterator[zipfile.ZipFile]:
         try:
@@ -68,6 +99,14 @@ class ArrayFile:
             raise InputError("no such file", where=self._path, remedy="check the path") from None
         except Exception as error:  # zip, header and value errors of a damaged file have no common class
             raise InputError(f"not a readable .npz: {error}", where=self._path, remedy="check the file") from error
+
+
+def _header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether it is in Fortran's order, and type of an array."""
+    version = np.lib.format.read_magic(member)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, turned, dtype = read(member)
+    return shape, turned, dtype
 
 
 def _read(archive: zipfile.ZipFile, name: str) -> Array:

@@ -31,6 +31,8 @@ from framefit.core.model import Model, free_batch
 from framefit.core.model.builtin import load_model
 from framefit.core.workload import names_function
 from framefit.errors import InputError, MismatchError, UnsupportedError
+from framefit.training import mapped
+from framefit.training.mapped import MappedRows, Stored, pieces, taken, together
 from framefit.training.tasks import Classes, Outputs, Task
 
 __all__ = [
@@ -93,7 +95,7 @@ class ImageFolder:
         """Whether there are separate test images."""
         return self._test is not None
 
-    def train(self) -> tuple[Pixels, Labels]:
+    def train(self) -> tuple[Stored, Labels]:
         """Training images, N x C x H x W, and their labels.
 
         Raises:
@@ -101,7 +103,7 @@ class ImageFolder:
         """
         return self._read(self._train)
 
-    def test(self) -> tuple[Pixels, Labels]:
+    def test(self) -> tuple[Stored, Labels]:
         """Test images and their labels, as :meth:`train`.
 
         Raises:
@@ -111,31 +113,28 @@ class ImageFolder:
             raise InputError("no folder test", where=self._root, remedy=_LAYOUT)
         return self._read(self._test)
 
-    def validation(self) -> tuple[Pixels, Labels] | None:
+    def validation(self) -> tuple[Stored, Labels] | None:
         """Validation images and their labels, as :meth:`test`; ``None``: the user set none aside."""
         return None if self._validation is None else self._read(self._validation)
 
-    def _read(self, folder: Path) -> tuple[Pixels, Labels]:
+    def _read(self, folder: Path) -> tuple[Stored, Labels]:
         paths, labels = self._listed(folder)
         kept = cache_folder() / "images" / f"{self._key(folder, paths)}.npy"
         if kept.is_file():
             try:
-                pixels = np.load(kept, allow_pickle=False)
+                return _cached(kept, self._bytes(paths)), labels
             except (OSError, ValueError, EOFError):
                 kept.unlink(missing_ok=True)  # it is damaged: decode again
-            else:
-                return pixels, labels
-        pixels = np.empty((len(paths), self._channels, *self._size), np.uint8)
+        with _quiet(), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool, write_whole(kept, force=True) as file:
+            header = {"descr": "|u1", "fortran_order": False, "shape": (len(paths), self._channels, *self._size)}
+            np.lib.format.write_array_header_1_0(file, header)
+            for first in range(0, len(paths), _DECODED):
+                for pixels in pool.map(self._decoded, paths[first : first + _DECODED], chunksize=256):
+                    file.write(np.ascontiguousarray(pixels).data)
+        return _cached(kept, self._bytes(paths)), labels
 
-        def decode(index: int) -> None:
-            pixels[index] = self._decoded(paths[index])
-
-        with _quiet(), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            for _ in pool.map(decode, range(len(paths)), chunksize=256):
-                pass
-        with write_whole(kept, force=True) as file:
-            np.save(file, pixels, allow_pickle=False)
-        return pixels, labels
+    def _bytes(self, paths: Sequence[Path]) -> int:
+        return len(paths) * self._channels * math.prod(self._size)
 
     def _listed(self, folder: Path) -> tuple[list[Path], Labels]:
         """Paths of images in the order of classes and names, with their labels."""
@@ -181,6 +180,14 @@ class ImageFolder:
         return digest.hexdigest()
 
 
+def _cached(path: Path, size_bytes: int) -> Stored:
+    """Decoded images, which stay on disk if they are many."""
+    if size_bytes <= mapped.IN_MEMORY_BYTES:
+        pixels: Pixels = np.load(path, allow_pickle=False)
+        return pixels
+    return MappedRows.of(np.load(path, mmap_mode="r", allow_pickle=False))
+
+
 def _folders(root: Path) -> list[Path]:
     return [path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")]
 
@@ -206,6 +213,7 @@ def _opened(path: Path) -> Image.Image:
 
 
 Array = npt.NDArray[Any]
+_DECODED = 4096  # images at once, before they are written
 Scores = Callable[[npt.NDArray[np.float32]], tuple[Array, ...]]
 Scorer = Callable[[], Scores]
 Rows = slice | npt.NDArray[np.int64]
@@ -253,13 +261,14 @@ class Examples:
     """Inputs with their labels.
 
     Attributes:
-        stored: uint8 if ``scaling`` says how they become inputs, else float32; N x C x H x W or N x F.
+        stored: uint8 if ``scaling`` says how they become inputs, else floating point; N x C x H x W or N x F.
+            Those that are larger than memory should hold are read from disk where they are used.
         labels: what is right: classes, int64, N; or answers of the original network, float32, N x D.
         scaling: normalisation of images.
         task: how answers are read and scored.
     """
 
-    stored: Array
+    stored: Stored
     labels: Array
     scaling: Scaling | None = None
     task: Task = Classes()  # noqa: RUF009 - it is frozen
@@ -271,7 +280,7 @@ class Examples:
     def digest(self) -> str:
         """SHA-256 of the inputs and labels."""
         digest = hashlib.sha256(f"{self.stored.shape} {self.stored.dtype} {self.scaling}".encode())
-        for array in (self.stored, self.labels):
+        for array in (*pieces(self.stored), self.labels):
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
@@ -287,7 +296,7 @@ class Examples:
 
     def take(self, rows: Rows) -> Examples:
         """Select examples."""
-        return dataclasses.replace(self, stored=self.stored[rows], labels=self.labels[rows])
+        return dataclasses.replace(self, stored=taken(self.stored, rows), labels=self.labels[rows])
 
     def sample(self, count: int, seed: int) -> Examples:
         """Draw at most ``count`` examples without replacement."""
@@ -298,8 +307,7 @@ class Examples:
         """Join these and other examples; they stay as stored if both are stored alike."""
         labels = np.concatenate([self.labels, others.labels])
         if self.scaling == others.scaling and self.stored.dtype == others.stored.dtype:
-            stored = np.concatenate([self.stored, others.stored])
-            return dataclasses.replace(self, stored=stored, labels=labels)
+            return dataclasses.replace(self, stored=together(self.stored, others.stored), labels=labels)
         return Examples(np.concatenate([self.inputs(), others.inputs()]), labels, task=self.task)
 
     def batches(self, size: int) -> Iterator[tuple[npt.NDArray[np.float32], Array]]:
@@ -528,7 +536,7 @@ def _from_npz(path: Path) -> list[Examples]:
     keys = [f"{axis}_{part}" for part in parts for axis in "xy"]
     if "y_val" not in file.names and "x_val" in file.names:
         raise InputError("x_val without y_val", where=path, remedy="store both, or neither")
-    arrays = file.read(keys)
+    arrays = _arrays(file, keys, path)
     read = [_checked(arrays[f"x_{part}"], arrays[f"y_{part}"], f"{path}: x_{part}, y_{part}") for part in parts]
     train = read[0]
     for part, other in zip(parts[1:], read[1:], strict=True):
@@ -540,6 +548,27 @@ def _from_npz(path: Path) -> list[Examples]:
                 remedy="store all with the same shape and type",
             )
     return read
+
+
+def _arrays(file: ArrayFile, keys: Sequence[str], path: Path) -> dict[str, Any]:
+    """Arrays of a file; where they are large, inputs stay on disk.
+
+    Raises:
+        InputError: they are larger than the memory that is free, and compressed.
+    """
+    if file.bytes <= mapped.IN_MEMORY_BYTES:
+        return file.read(keys)
+    arrays = {key: file.mapped(key) for key in keys if key.startswith("x")}
+    rest = [key for key in keys if arrays.get(key) is None]
+    free = mapped.free_bytes()
+    if any(key in arrays for key in rest) and file.bytes > free:
+        raise InputError(
+            f"{file.bytes / 1e9:.1f} GB of data, more than the {free / 1e9:.1f} GB of memory that are free",
+            where=path,
+            remedy="store them without compression (numpy.savez): then they are read in pieces",
+        )
+    on_disk = {key: MappedRows.of(array) for key, array in arrays.items() if array is not None}
+    return file.read(rest) | on_disk
 
 
 def _without_labels(source: object) -> bool:
@@ -555,7 +584,7 @@ def _without_labels(source: object) -> bool:
 def _unlabelled(file: ArrayFile, path: Path) -> list[Examples]:
     """Training, validation and test inputs, as far as they are given; their labels are 0 so far."""
     keys = ["x"] if "x" in file.names else [key for key in ("x_train", "x_val", "x_test") if key in file.names]
-    arrays = file.read(keys)
+    arrays = _arrays(file, keys, path)
     return [_checked(arrays[key], np.zeros(len(arrays[key]), np.int64), f"{path}: {key}") for key in keys]
 
 
@@ -637,7 +666,7 @@ def _from_iterable(source: Iterable[Any]) -> Examples:
         ) from error
 
 
-def _checked(x: Array, y: Array, where: str) -> Examples:
+def _checked(x: Stored, y: Array, where: str) -> Examples:
     """Check that a network can be trained on these examples, with one clear error for each cause."""
     what = None
     if x.ndim < 2:
@@ -655,11 +684,13 @@ def _checked(x: Array, y: Array, where: str) -> Examples:
     elif int(y.min()) < 0 or int(y.max()) >= _MOST_CLASSES:
         odd = y.min() if y.min() < 0 else y.max()
         what = f"a label is {int(odd)}", f"number the classes from 0, at most to {_MOST_CLASSES}"
-    elif x.dtype.kind == "f" and not np.isfinite(x).all():
-        what = f"{int((~np.isfinite(x)).sum())} inputs are infinite or NaN", "remove or replace them"
+    elif x.dtype.kind == "f" and (wrong := sum(int((~np.isfinite(piece)).sum()) for piece in pieces(x))):
+        what = f"{wrong} inputs are infinite or NaN", "remove or replace them"
     if what is not None:
         raise InputError(what[0], where=where, remedy=what[1])
-    return Examples(x if x.dtype == np.uint8 else x.astype(np.float32, copy=False), y.astype(np.int64))
+    if isinstance(x, np.ndarray) and x.dtype != np.uint8:
+        x = x.astype(np.float32, copy=False)
+    return Examples(x, y.astype(np.int64))
 
 
 def _scaling(train: Examples, given: Scaling | None, source: object) -> Scaling | None:
@@ -670,7 +701,10 @@ def _scaling(train: Examples, given: Scaling | None, source: object) -> Scaling 
         return None
     channels = train.stored.shape[1]
     if given is None:
-        counts = [np.bincount(train.stored[:, channel].ravel(), minlength=256) for channel in range(channels)]
+        counts = [
+            np.sum([np.bincount(piece[:, channel].ravel(), minlength=256) for piece in pieces(train.stored)], axis=0)
+            for channel in range(channels)
+        ]
         values = np.arange(256) / 255
         means = [float(count @ values / count.sum()) for count in counts]
         spreads = [
@@ -826,7 +860,7 @@ def _shape_of_examples(data: Any, name: str) -> tuple[int, ...]:
         file = ArrayFile(Path(data))
         key = next((key for key in (name, "x", "x_train") if key in file.names), None)
         if key is not None and not any(each.startswith("y_") for each in file.names):
-            return tuple(file.read([key])[key].shape[1:])
+            return file.shape(key)[1:]
     return open_data(data, None).input_shape
 
 

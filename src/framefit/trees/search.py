@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -29,6 +27,7 @@ from framefit.errors import InputError
 from framefit.training.campaign import KeptRecords, Ledger
 from framefit.training.data import Examples
 from framefit.training.extra import one_thread
+from framefit.training.mapped import free_bytes
 from framefit.trees.boosting import Boosting, depth_of
 from framefit.trees.exporting import lut6_of, with_trees
 from framefit.trees.fitting import Place, columns, fit_ensemble
@@ -303,14 +302,6 @@ def _positions(span: Span) -> int:
     return math.prod(shape) // span.patch.outputs(shape) if span.patch else 1
 
 
-def _free_bytes() -> int:
-    """Memory that the system can give; where it does not say, as much as there can be."""
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-    return sys.maxsize
-
-
 class Draft(NamedTuple):
     """Trees without their costs."""
 
@@ -402,7 +393,7 @@ class Search:
         Raises:
             InputError: none can.
         """
-        free = _free_bytes()
+        free = free_bytes()
         needed = [ground.fitting_bytes(span) for span in groups]
         left_out = []
         for span, size in zip(groups, needed, strict=True):

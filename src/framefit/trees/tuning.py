@@ -89,7 +89,7 @@ def trained(
 
 def refitted(hybrid: HybridModel, span: Span, made: Examples, seen: Array) -> Array:
     """Logits of other values for a group's output, after a few steps of training for the later layers."""
-    network = _hybrid(hybrid, span.end.position, made.stored)
+    network = _hybrid(hybrid, span.end.position, made.inputs())
     if network.weights:
         with contextlib.suppress(DivergedError):  # the layers keep their weights
             fine_tune(network, made, _REFIT, tries=TRIES)
