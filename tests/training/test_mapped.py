@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,23 @@ def test_training_is_that_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for name, array in results[0][0].items():
         np.testing.assert_array_equal(array, results[1][0][name])
     assert results[0][1] == results[1][1]
+
+
+@pytest.mark.usefixtures("on_disk")
+def test_memory_is_that_of_a_few_pieces(tmp_path: Path) -> None:
+    """Of 6 MB of images; for checks, scaling, digest and evaluation."""
+    random = np.random.default_rng(0)
+    images, labels = random.integers(0, 255, (32_000, 3, 8, 8), dtype=np.uint8), np.arange(32_000) % 3
+    np.savez(tmp_path / "data.npz", x_train=images, y_train=labels, x_test=images[:100], y_test=labels[:100])
+    del images
+    network = to_torch(classifier())
+    tracemalloc.start()
+    data = load_data(tmp_path / "data.npz")
+    data.train.digest  # noqa: B018 - what it takes
+    evaluate(network, data.train.take(slice(0, 20_000)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3_500_000  # of which rows' numbers are 2 MB
 
 
 @pytest.mark.usefixtures("on_disk")

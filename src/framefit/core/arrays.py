@@ -20,7 +20,7 @@ __all__ = ["ArrayFile", "shape_text", "transposed"]
 Array = npt.NDArray[Any]
 _SUFFIX = ".npy"
 _LENGTHS_AT = 26  # of a member's name and extra field, in its local header (PKWARE, "APPNOTE", 4.3.7)
-_PIECE_BYTES = 1 << 24
+_PIECE_BYTES = 1 << 20
 _MOST_RATIO = 100  # unpacked bytes over the file's: deflate reaches 1,032 (zlib, "Technical Details"), data rarely 10
 _ALWAYS_BYTES = 1 << 28  # may be unpacked at any ratio: masks of zeros are real data, too
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
+import itertools
 import math
 import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -280,7 +281,7 @@ class Examples:
     def digest(self) -> str:
         """SHA-256 of the inputs and labels."""
         digest = hashlib.sha256(f"{self.stored.shape} {self.stored.dtype} {self.scaling}".encode())
-        for array in (*pieces(self.stored), self.labels):
+        for array in itertools.chain(pieces(self.stored), [self.labels]):
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
@@ -378,7 +379,7 @@ class Dataset:
         self.validation_given, self.test_given = validation_given, test_given
         self._read_test = test
 
-    @cached_property
+    @functools.cached_property
     def test(self) -> Examples:
         """Test examples, for the final figures only; they are read from disk when first needed."""
         return self._read_test()
@@ -702,7 +703,9 @@ def _scaling(train: Examples, given: Scaling | None, source: object) -> Scaling 
     channels = train.stored.shape[1]
     if given is None:
         counts = [
-            np.sum([np.bincount(piece[:, channel].ravel(), minlength=256) for piece in pieces(train.stored)], axis=0)
+            functools.reduce(
+                np.add, (np.bincount(piece[:, channel].ravel(), minlength=256) for piece in pieces(train.stored))
+            )
             for channel in range(channels)
         ]
         values = np.arange(256) / 255
