@@ -103,6 +103,10 @@ class FakeDevice:
         """What every device tells."""
         return target_facts(self)
 
+    def kernels(self, model: Model) -> frozenset[str]:  # noqa: ARG002
+        """None."""
+        return frozenset()
+
     def lowered(self, model: Model) -> Model:
         """Itself."""
         return model

@@ -78,6 +78,10 @@ class InstantDevice:
         """As most accelerators."""
         return epilogue_groups(model)
 
+    def kernels(self, model: Model) -> frozenset[str]:  # noqa: ARG002
+        """None."""
+        return frozenset()
+
     def lowered(self, model: Model) -> Model:
         """As it is."""
         return model

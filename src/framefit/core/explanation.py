@@ -126,6 +126,7 @@ class GraphLayer:
         output: its first output's shape, as text.
         cost: see :class:`ModelGraph`.
         segment: number of the segment that it belongs to.
+        kernel: whether a kernel of Framefit's own executes it, in place of the runtime's operators.
     """
 
     name: str
@@ -134,6 +135,7 @@ class GraphLayer:
     output: str
     cost: int
     segment: int
+    kernel: bool = False
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ class PlannedModel(Record, kw_only=True):
         turns: number for each of its stages in a round of its unit.
         replica_turns: the same of each replica's stages, if they differ.
         layers: of which its segments are made; ``None``: not stated, so that the model cannot be run from the file.
-        kernels: names of the layers that kernels of Framefit's own execute between the runtime's operators.
+        kernels: names of the layers that kernels of Framefit's own execute in place of the runtime's operators.
         whole_ns: median of the uncut model.
         min_distance_ns: of a sporadic model, between two of its events.
         asked_hz: frames a second that it asks for: its stream's rate, less the frames that ``every`` leaves out.

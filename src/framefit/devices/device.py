@@ -145,6 +145,9 @@ class Device(Protocol):
     def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:
         """Groups of nodes that it would fuse; no cut may divide one."""
 
+    def kernels(self, model: Model) -> frozenset[str]:
+        """Names of the model's nodes that kernels of its own execute, in place of a runtime's operators."""
+
     def lowered(self, model: Model) -> Model:
         """The model that a launch really executes, each operator as a layer; the same model if it does not lower.
 

@@ -141,6 +141,10 @@ class FaultyDevice:
         """That of the wrapped device."""
         return self._device.fusions(model)
 
+    def kernels(self, model: Model) -> frozenset[str]:
+        """Those of the wrapped device."""
+        return self._device.kernels(model)
+
     def lowered(self, model: Model) -> Model:
         """That of the wrapped device."""
         return self._device.lowered(model)

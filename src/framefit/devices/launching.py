@@ -66,6 +66,10 @@ class LaunchingDevice(abc.ABC):
         """Nothing is known to be fused."""
         return ()
 
+    def kernels(self, model: Model) -> frozenset[str]:  # noqa: ARG002 - a backend may have some
+        """There are none."""
+        return frozenset()
+
     def lowered(self, model: Model) -> Model:
         """The model as it is."""
         return model

@@ -61,6 +61,10 @@ class HostDevice(OrtDevice):
                 groups += super().fusions(piece.model)
         return tuple(groups)
 
+    def kernels(self, model: Model) -> frozenset[str]:
+        """See :meth:`framefit.devices.device.Device.kernels`: nodes of the layers with zeros, or in int8."""
+        return frozenset(name for network in self.networks(model) for step in network.steps for name in step.nodes)
+
     def lowered(self, model: Model) -> Model:
         """See :meth:`OrtDevice.lowered`; what kernels execute is unchanged layers of it."""
         pieces = [] if model.lowered else self._pieces(model)

@@ -32,6 +32,7 @@ def _graph(wired: WiredModel, planned: PlannedModel, device: Device) -> ModelGra
     cut = wired.model.grouped(device.fusions(wired.model)) if whole else in_layers(wired, planned, device).model
     spans = [(0, len(cut.layers) - 1)] if whole else list(planned.spans)
     stated = _stated_ns(cut, spans, planned, device)
+    kernels = device.kernels(cut)
     producer = {tensor.name: number for number, layer in enumerate(cut.layers) for tensor in layer.outputs}
     segment_of = [place for place, (first, last) in enumerate(spans) for _ in range(first, last + 1)]
     layers = tuple(
@@ -42,6 +43,7 @@ def _graph(wired: WiredModel, planned: PlannedModel, device: Device) -> ModelGra
             output="" if not layer.outputs or layer.outputs[0].shape is None else shape_text(layer.outputs[0].shape),
             cost=layer.macs if stated is None else stated[number],
             segment=segment_of[number],
+            kernel=kernels.issuperset(layer.nodes),
         )
         for number, layer in enumerate(cut.layers)
     )

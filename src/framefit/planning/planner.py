@@ -148,7 +148,7 @@ class _Planner:
         by_name = {model.entry.name: model for model in wired}
         wired = [by_name[task.name] for task in tasks]
         if timetable.feasible:
-            timetable = _with_layers(timetable, tasks)
+            timetable = _with_layers(timetable, tasks, self.device)
             compared = placing.compiles and _computes(self.device)
             timetable = self._verified(timetable, wired) if compared else _not_compared(timetable)
         self.warnings += [*placing.notes, *_waiting(timetable, tasks), *placing.warnings]
@@ -336,22 +336,19 @@ def _with_served(timetable: Timetable, beat: Beat, windows_hz: float) -> Timetab
     return msgspec.structs.replace(timetable, models=tuple(models), verdict=verdict)
 
 
-def _with_layers(timetable: Timetable, tasks: Sequence[SegmentedModel]) -> Timetable:
-    """With what each model's segments are made of."""
+def _with_layers(timetable: Timetable, tasks: Sequence[SegmentedModel], device: Device) -> Timetable:
+    """With what each model's segments are made of, and which of its layers are not the runtime's."""
     models = tuple(
-        msgspec.structs.replace(model, layers=layers_of(task.model), kernels=_by_kernels(task.model))
+        msgspec.structs.replace(model, layers=layers_of(task.model), kernels=_by_kernels(task.model, device))
         for model, task in zip(timetable.models, tasks, strict=True)
     )
     return msgspec.structs.replace(timetable, models=models)
 
 
-def _by_kernels(model: Model) -> tuple[str, ...]:
-    """Names of layers that kernels execute, where the runtime's own graph is cut; trees have notes."""
-    return tuple(
-        layer.name
-        for layer in model.layers
-        if model.unlowered.issuperset(layer.nodes) and layer.name not in model.notes
-    )
+def _by_kernels(model: Model, device: Device) -> tuple[str, ...]:
+    """Names of the layers that kernels execute."""
+    nodes = device.kernels(model)
+    return tuple(layer.name for layer in model.layers if nodes.issuperset(layer.nodes)) if nodes else ()
 
 
 def _not_compared(timetable: Timetable) -> Timetable:

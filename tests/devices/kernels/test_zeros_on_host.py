@@ -215,14 +215,14 @@ def test_a_run_can_do_without(tmp_path: Path, decided: Callable[[float], None]) 
         run(str(tmp_path / "auto"), kernels="never", windows=2)
 
 
-def test_a_plan_names_the_layers(tmp_path: Path, decided: Callable[[float], None]) -> None:
-    """Where a model is cut, the kernels' layers are recorded and told."""
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_plan_names_the_layers(tmp_path: Path, decided: Callable[[float], None], cut: bool) -> None:
+    """Where a model is cut, and where it runs whole, the kernels' layers are recorded and told."""
     decided(2.0)
     network(size=48).save(tmp_path / "net.onnx")
     app = tmp_path / "app.toml"
-    app.write_text(
-        'rate_hz = 20\n[[models]]\nname = "net"\npath = "net.onnx"\npriority = "background"\nalways_split = true\n'
-    )
+    how = 'priority = "background"\nalways_split = true\n' if cut else ""
+    app.write_text(f'rate_hz = 20\n[[models]]\nname = "net"\npath = "net.onnx"\n{how}')
     made = plan(app)
     (model,) = made.timetable.models
     assert len(model.kernels) >= 4

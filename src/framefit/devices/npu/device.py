@@ -175,6 +175,10 @@ class NpuDevice:
         """Products with the element-wise nodes that follow; see :func:`~framefit.core.model.epilogue_groups`."""
         return epilogue_groups(model)
 
+    def kernels(self, model: Model) -> frozenset[str]:  # noqa: ARG002 - nothing else executes any
+        """There are none."""
+        return frozenset()
+
     def lowered(self, model: Model) -> Model:
         """The model itself: its layers are executed as they are."""
         return model
