@@ -119,6 +119,15 @@ CASES: dict[str, Made] = {
     "3x3": lambda b: conv(b, b.input("x", (1, 16, 14, 14)), 32, (3, 3), pads=[1] * 4),
     "odd channels": lambda b: conv(b, b.input("x", (1, 5, 9, 7)), 19, (3, 3), pads=[1] * 4),
     "uneven padding": lambda b: conv(b, b.input("x", (1, 4, 9, 12)), 16, (3, 5), pads=[0, 1, 2, 3], strides=[2, 3]),
+    "dilated": lambda b: conv(
+        b, b.input("x", (1, 6, 13, 12)), 19, (3, 3), dilations=[2, 3], pads=[2, 3, 1, 0], strides=[1, 2]
+    ),
+    "dilated depthwise": lambda b: conv(
+        b, b.input("x", (1, 18, 11, 9)), 18, (3, 3), group=18, dilations=[3, 2], pads=[3, 2, 3, 2]
+    ),
+    "dilated signal": lambda b: b.op(
+        "Conv", b.input("x", (1, 6, 40)), b.weight((16, 6, 3), 18), b.weight((16,), 4), dilations=[4], pads=[8, 0]
+    ),
     "1x1": lambda b: conv(b, b.input("x", (1, 24, 7, 7)), 40, (1, 1)),
     "groups": lambda b: conv(b, b.input("x", (1, 32, 6, 6)), 64, (3, 3), group=2, pads=[1] * 4),
     "groups across blocks": lambda b: conv(b, b.input("x", (1, 12, 6, 6)), 18, (3, 3), group=3, pads=[1] * 4),
@@ -256,7 +265,7 @@ def in_bytes(case: str, zeros: float = 0.6) -> Model:
 
 
 @pytest.mark.parametrize(
-    "case", ["3x3", "wide", "odd channels", "uneven padding", "1x1", "residual", "projected", "classifier"]
+    "case", ["3x3", "wide", "odd channels", "uneven padding", "dilated", "1x1", "residual", "projected", "classifier"]
 )
 def test_bytes_are_those_of_single_operators(case: str) -> None:
     """At most one step of the output's scale apart, in few values: where two ways of rounding meet."""

@@ -470,7 +470,7 @@ class _Writer:
                 for tap in range(taps):
                     weight = self._load(self._at(table, tap * lanes * _FLOAT))
                     row, column = divmod(tap, columns)
-                    spot = row * place.row + column * place.pixel
+                    spot = row * step.dilation[0] * place.row + column * step.dilation[1] * place.pixel
                     for pixel in range(len(sums)):
                         tile_row, tile_column = divmod(pixel, tile[1])
                         there = self._at(here, spot + tile_row * down + tile_column * across)
@@ -639,7 +639,8 @@ def block_lists(
             rows, columns, channels = np.nonzero(kept)
             weights.append(parts[:, channels, :, rows, columns].reshape(-1, *shape))
             first = one * inputs * _FLOAT
-            offsets.append(rows * place.row + columns * place.pixel + first + channels * apart)
+            taps = rows * step.dilation[0] * place.row + columns * step.dilation[1] * place.pixel
+            offsets.append(taps + first + channels * apart)
             total += len(rows)
         missing = -total % chains
         weights.append(np.zeros((missing, *shape), weight.dtype))

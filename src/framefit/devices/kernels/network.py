@@ -113,6 +113,7 @@ class Step:
         groups: conv: number of groups.
         window: rows and columns of a filter or of a pooling's window.
         stride: down, across.
+        dilation: conv, depthwise: distance of a filter's rows, and of its columns.
         pads: around the source.
         counts_pads: mean: whether zeros of the border count.
         nodes: names of the nodes that it stands for.
@@ -131,6 +132,7 @@ class Step:
     groups: int = 1
     window: tuple[int, int] = (1, 1)
     stride: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
     pads: Pads = (0, 0, 0, 0)
     counts_pads: bool = False
     nodes: tuple[str, ...] = ()
@@ -392,8 +394,6 @@ class _Reader:
             raise NoKernelError(f"{node.name!r}: a weight of {weight.ndim} axes")
         if node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
             raise NoKernelError(f"{node.name!r}: auto_pad")
-        if any(step != 1 for step in _ints(node, "dilations", ())):
-            raise NoKernelError(f"{node.name!r}: dilations")
         weight = weight.reshape(*weight.shape[:2], -1, weight.shape[-1]) if weight.ndim == 4 else weight[:, :, None]
         groups = int(_ints(node, "group", (1,))[0])
         depthwise = groups == source.channels == len(weight) and groups > 1
@@ -409,7 +409,8 @@ class _Reader:
                 scales=scales,
                 groups=groups,
                 window=(weight.shape[2], weight.shape[3]),
-                stride=_stride(node),
+                stride=_steps(node, "strides"),
+                dilation=_steps(node, "dilations"),
                 pads=_pads(node),
                 nodes=(node.name,),
             )
@@ -561,7 +562,7 @@ class _Reader:
             raise NoKernelError(f"{node.name!r}: indices or dilations")
         if node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
             raise NoKernelError(f"{node.name!r}: auto_pad")
-        window, stride, pads = _ints(node, "kernel_shape", ()), _stride(node), _pads(node)
+        window, stride, pads = _ints(node, "kernel_shape", ()), _steps(node, "strides"), _pads(node)
         window = (1, *window) if len(window) == 1 else window
         if len(window) != 2 or len(source.shape) < 3:
             raise NoKernelError(f"{node.name!r}: a window of {len(window)} axes")
@@ -627,8 +628,9 @@ def _ints(node: Node, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(int(one) for one in value) if isinstance(value, tuple) else (int(value),)
 
 
-def _stride(node: Node) -> tuple[int, int]:
-    steps = _ints(node, "strides", (1, 1))
+def _steps(node: Node, name: str) -> tuple[int, int]:
+    """Down and across."""
+    steps = _ints(node, name, (1, 1))
     return (1, steps[0]) if len(steps) == 1 else (steps[0], steps[1])
 
 
