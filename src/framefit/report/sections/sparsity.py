@@ -53,7 +53,7 @@ def _verdict(result: SparsityResult) -> Verdict:
         return Verdict("fails", "Nothing was found", f"for {result.model} on {result.target}.")
     low, high = chosen.top1_interval
     text = (
-        f"{format_ratio(chosen.cycles_ratio)} of the cycles of the dense model, "
+        f"{format_ratio(chosen.cycles_ratio)} of the cycles of the dense model{' in int8' if result.int8 else ''}, "
         f"{_score(result)} {format_percent(chosen.top1)} "
         f"(90 %: {format_percent(low)} to {format_percent(high)}; {chosen.difference_top1:+.2f} points): "
         f"{result.model} on {result.target}."
