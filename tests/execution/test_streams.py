@@ -24,6 +24,7 @@ from framefit.execution.streams import (
     check_stream,
     frame_shape,
     open_stream,
+    sample_rate_note,
 )
 
 RAW = TensorInfo(name="image", dtype="", shape=None)
@@ -170,6 +171,19 @@ def test_sounds_that_overlap(tmp_path: Path) -> None:
     assert (stream.length, frame_shape(camera)) == (4, (2, 4))
     tensor = TensorInfo(name="samples", dtype="float32", shape=(1, 2, 4))
     assert np.allclose(stream.read(3, tensor)[0], values[6:10].T / 2**15)
+
+
+def test_a_sound_that_is_played_at_another_rate_is_noted(tmp_path: Path) -> None:
+    """16,000 samples a second are a hundred blocks of 160; what overlaps counts by its hop."""
+    path = sound(tmp_path / "a.wav", np.arange(2000)[:, None])
+    assert sample_rate_note(entry(path, block=160), 100) is None
+    assert sample_rate_note(entry(path, block=512, hop=160), 100.2) is None
+    slow = sample_rate_note(entry(path, block=160), 50)
+    assert slow is not None
+    assert "recorded with 16,000 samples a second, and is taken slower: 8,000 a second" in slow
+    assert "faster: 51,200" in str(sample_rate_note(entry(path, block=512), 100))
+    assert sample_rate_note(entry(tmp_path / "gone.wav", block=512), 100) is None
+    assert sample_rate_note(entry("synthetic"), 100) is None
 
 
 def test_sounds_that_cannot_be_used(tmp_path: Path) -> None:

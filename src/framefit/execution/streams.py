@@ -27,10 +27,11 @@ from framefit.execution.video import VIDEO_SUFFIXES, DecodedVideo, video_shape
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["EndOfStream", "Stream", "check_sink", "fitted", "open_stream"]
+__all__ = ["EndOfStream", "Stream", "check_sink", "fitted", "open_stream", "sample_rate_note"]
 
 SINK_GROUP = "framefit.sinks"
 """Entry points of packages that bring sinks: ``scheme = "module:make"``, called with the address."""
+_SAME_RATE = 0.005  # of a file's sample rate: what cameras' and sound cards' clocks differ by is less
 _IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 
 
@@ -137,6 +138,23 @@ def _samples(path: Path, where: str) -> Array:
         wide[:, 4 - width :] = levels
         values = (wide.view("<i4")[:, 0] / 2.0**31).astype(np.float32)
     return values.reshape(-1, channels)
+
+
+def sample_rate_note(entry: StreamEntry, rate_hz: float) -> str | None:
+    """A sentence about a ``.wav`` that a stream plays faster or slower than it was recorded; ``None``: it does not."""
+    if not (entry.is_file and entry.source.lower().endswith(".wav")):
+        return None
+    recorded_hz = 0
+    with contextlib.suppress(OSError, wave.Error, EOFError), wave.open(entry.source, "rb") as file:
+        recorded_hz = file.getframerate()  # where it cannot be read, what opens the stream says so
+    taken_hz = rate_hz * (entry.hop or entry.block or 0)
+    if not recorded_hz or abs(taken_hz / recorded_hz - 1) <= _SAME_RATE:
+        return None
+    name, how = Path(entry.source).name, "faster" if taken_hz > recorded_hz else "slower"
+    return (
+        f"{entry.name}: {name} was recorded with {recorded_hz:,} samples a second, and is taken {how}: "
+        f"{taken_hz:,.0f} a second (rate_hz x hop)"
+    )
 
 
 def _blocks(samples: Array, entry: StreamEntry, where: str) -> Array:

@@ -25,6 +25,7 @@ from framefit.core.workload import Workload
 from framefit.devices.device import Device, is_simulated
 from framefit.devices.host import flushed_denormals, pinned, realtime_priority_permitted
 from framefit.execution.compiled import layers_of, open_timetable, verify
+from framefit.execution.streams import sample_rate_note
 from framefit.execution.unit_support import check_support, home_unit, usable_units
 from framefit.execution.wiring import WiredModel, wire
 from framefit.planning.beat import Beat
@@ -132,6 +133,9 @@ class _Planner:
             check_support(self.device.target, self.units, model)
             notes = *model.model.defaulted_dims, *model.model.cleaned
             self.warnings += [f"{model.entry.name}: {note}" for note in notes]
+        rates_hz = self.workload.rates_hz
+        sounds = (sample_rate_note(stream, rates_hz.get(stream.name, 0.0)) for stream in self.workload.streams)
+        self.warnings += [note for note in sounds if note is not None]
         units = {unit: self.priced.units[unit] for unit in self.units}
         placing = Placing(
             self.device, units, self.workload, self.notify, self.kept, least=SERVED if request.whether_fits else 0.0
