@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framefit import InputError, run, simulate
-from framefit.core.workload import StreamEntry
+from framefit.core.workload import StreamEntry, with_environment
 from framefit.devices.device import Array
 from framefit.errors import UnsupportedError
 from framefit.execution.live import LiveSource, live_frames, live_shape, overlapping
@@ -127,6 +127,28 @@ def test_a_camera_that_is_not_there_is_named() -> None:
         frame_shape(missing)
     assert "set shape" in str(caught.value.remedy)
     assert "secret" not in str(caught.value)
+
+
+def test_a_password_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken when the source is opened, and stands in no message; without it the name is told."""
+    missing = entry("tcp://me:${CAMERA_PASSWORD}@127.0.0.1:9")
+    with pytest.raises(InputError, match=r"tcp://me@127\.0\.0\.1:9 names \$\{CAMERA_PASSWORD\}"):
+        frame_shape(missing)
+    monkeypatch.setenv("CAMERA_PASSWORD", "secret")
+    import av
+
+    opened: list[str] = []
+
+    def refuse(source: str, **_: object) -> None:
+        opened.append(source)
+        raise OSError(f"{source}: connection refused")
+
+    monkeypatch.setattr(av, "open", refuse)
+    with pytest.raises(InputError, match=r"tcp://me@127\.0\.0\.1:9 cannot be read") as caught:
+        frame_shape(missing)
+    assert opened == ["tcp://me:secret@127.0.0.1:9"]
+    assert "secret" not in str(caught.value)
+    assert with_environment("notes/${HOME}.npz") == "notes/${HOME}.npz"  # a file
 
 
 def test_live_sources_have_no_virtual_time(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ __all__ = [
     "load_workload",
     "names_function",
     "streams_of",
+    "with_environment",
     "without_password",
 ]
 
@@ -658,6 +659,24 @@ def address_scheme(text: str) -> str | None:
     """What stands before ``://`` in an address; ``None`` where it is none."""
     address = _ADDRESS.match(text)
     return None if address is None else address[1]
+
+
+def with_environment(address: str) -> str:
+    """An address with values of the environment in place of ``${NAME}``: so that no file holds a password.
+
+    Raises:
+        InputError: the environment has no such name.
+    """
+
+    def value(name: re.Match[str]) -> str:
+        if name[1] not in os.environ:
+            raise InputError(
+                f"{without_password(address)} names {name[0]}, which is not in the environment",
+                remedy=f"export {name[1]}=... before the command",
+            )
+        return os.environ[name[1]]
+
+    return address if address_scheme(address) is None else re.sub(r"\$\{([A-Za-z_]\w*)\}", value, address)
 
 
 def without_password(address: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from framefit.core.functions import error_text, load_plugin
-from framefit.core.workload import StreamEntry, Workload, address_scheme, without_password
+from framefit.core.workload import StreamEntry, Workload, address_scheme, with_environment, without_password
 from framefit.devices.device import Array
 from framefit.devices.host import keep_off
 from framefit.errors import FramefitError, InputError, UnsupportedError
@@ -163,7 +163,7 @@ def _plugin_frames(source: str, where: str) -> Frames:
 
     @contextlib.contextmanager
     def frames() -> Iterator[Iterable[Array]]:
-        made: Any = make(source)
+        made: Any = make(with_environment(source))
         try:
             yield made
         finally:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from framefit.core.workload import without_password
+from framefit.core.workload import with_environment, without_password
 from framefit.devices.device import Array
 from framefit.devices.host import available_cores, without_priority
 from framefit.errors import FramefitError, InputError, needs_extra
@@ -101,7 +101,7 @@ def opened_media(path: str | Path, where: str, *, kind: str = "video") -> Iterat
     """The container, and its first stream of video or audio, for a single thread."""
     with needs_extra("av", "video"):
         import av
-    (source, options), shown = _form(str(path)), without_password(str(path))
+    (source, options), shown = _form(with_environment(str(path))), without_password(str(path))
     try:
         container = av.open(source, **options)
     except FileNotFoundError:
@@ -167,7 +167,8 @@ def _form(source: str) -> tuple[str, dict[str, Any]]:
 
 def _unreadable(path: str | Path, where: str, error: Exception) -> InputError:
     shown = without_password(str(path))
-    reason = next(iter(str(error).splitlines()), "").replace(str(path), shown) or type(error).__name__
+    reason = next(iter(str(error).splitlines()), "").replace(with_environment(str(path)), shown)
+    reason = reason or type(error).__name__
     _, live = _form(str(path))
     convert = f"convert it: ffmpeg -i {Path(path).name} -c:v libx264 new.mp4"
     return InputError(

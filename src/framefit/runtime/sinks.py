@@ -22,7 +22,7 @@ import numpy as np
 from framefit.core.files import write_whole
 from framefit.core.functions import error_text
 from framefit.core.journal import Journal, JournalFile, numbered_files
-from framefit.core.workload import OutputEntry, names_function, without_password
+from framefit.core.workload import OutputEntry, names_function, with_environment, without_password
 from framefit.devices.device import Array
 from framefit.devices.host import keep_off
 from framefit.errors import FramefitError, InputError, needs_extra
@@ -558,7 +558,7 @@ def open_sink(output: OutputEntry, *, force: bool, folder: Path | None = None, p
     if make is not None and names_function(sink):
         return FunctionSink(make, sink)
     if make is not None:
-        return ThreadedSink(functools.partial(make, sink), without_password(sink), place)
+        return ThreadedSink(functools.partial(make, with_environment(sink)), without_password(sink), place)
     if not sink.endswith(".jsonl"):
         before = [part / place.file for part in place.before]
         return CollectingSink(folder / sink, force=force or resumes, file=place.journal.file(place.file), before=before)
