@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 import pytest
+from numba import njit
 
 from framefit import InputError, RunResult, plan, simulate
 from framefit.core.files import read_record, write_record
@@ -19,7 +20,7 @@ from framefit.core.profile import Profile
 from framefit.core.program import read_program
 from framefit.devices.npu.device import NpuDevice
 from framefit.workflows.inject import inject_loss
-from framefit.workflows.profile import profile, table_for
+from framefit.workflows.profile import _compiling_noted, profile, table_for
 from framefit.workflows.report import write_views
 from workloads import write_app, write_models, write_target
 
@@ -273,3 +274,18 @@ def test_the_same_trace_gives_the_same_profile(ran: RunResult) -> None:
     assert other.certificate != first.certificate
     assert dataclasses.is_dataclass(ran)
     assert np.isfinite(first.certificate.duration_error_ratio)
+
+
+def test_loops_that_are_compiled_are_announced_in_each_step() -> None:
+    """Once, however many there are; nothing is said where they are kept."""
+    messages: list[str] = []
+    double, triple, kept = (njit(lambda x, factor=factor: factor * x) for factor in (2, 3, 4))
+    kept(1)
+    with _compiling_noted(messages.append) as step:
+        step("matching")
+        double(1)
+        triple(1)
+        step("summing up")
+        kept(2)
+        triple(1.5)
+    assert [message.split()[0] for message in messages] == ["matching", "compiling", "summing", "compiling"]

@@ -6,8 +6,11 @@ Joins ``profiling`` with the device that a table is of, with the plan that a run
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -217,6 +220,36 @@ def write_update(path: str | Path, result: ProfileResult, base: LatencyTable) ->
     return table
 
 
+@contextlib.contextmanager
+def _compiling_noted(notify: Notify) -> Iterator[Notify]:
+    """Say that loops are compiled where they are not kept yet, in each step: else a first profile seems to stand still.
+
+    Yields:
+        What hears of the steps.
+    """
+    from numba.core import event
+
+    class Listener(event.Listener):
+        silent = True
+
+        def on_start(self, event: Any) -> None:  # noqa: ARG002 - of whichever loop
+            if self.silent:
+                notify("compiling loops for this processor: once, about half a minute in all")
+            self.silent = False
+
+        def on_end(self, event: Any) -> None:
+            """Nothing."""
+
+    listener = Listener()
+
+    def step(message: str) -> None:
+        listener.silent = True
+        notify(message)
+
+    with event.install_listener("numba:compile", listener):
+        yield step
+
+
 @verb(ProfileSettings, "trace", "program")
 def profile(settings: ProfileSettings, *, launches: Launches | None = None, notify: Notify = silent) -> ProfileResult:
     """Find out what happened in a run, whatever its trace lost.
@@ -251,14 +284,15 @@ def profile(settings: ProfileSettings, *, launches: Launches | None = None, noti
     if update_table is not None:
         base = _table_of_run(trace) if base is None else base
         check_update(update_table, base)
-    result = profile_trace(
-        source,
-        method=settings.method,
-        confidence=settings.confidence,
-        audit=settings.audit,
-        seed=settings.seed,
-        notify=notify,
-    )
+    with _compiling_noted(notify) as step:
+        result = profile_trace(
+            source,
+            method=settings.method,
+            confidence=settings.confidence,
+            audit=settings.audit,
+            seed=settings.seed,
+            notify=step,
+        )
     if base is not None and update_table is not None:
         write_update(update_table, result, base)
     if folder is not None:
