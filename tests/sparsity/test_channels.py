@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from framefit.core.model import GraphBuilder, Model, listing, with_weights
+from framefit.devices.kernels.network import FOUR, network_of
+from framefit.devices.ort import quantised
 from framefit.sparsity.layers import ChannelGroup, Place, WeightLayer, find_groups, find_layers, neighbours, shrunk
 
 
@@ -193,6 +195,25 @@ def test_layers_that_share_a_weight_stay_dense_and_say_so() -> None:
     assert not layers
     assert all("shares its weight" in note for note in notes)
     assert len(notes) == 2
+
+
+def test_blocks_of_a_flattened_image_are_those_that_its_kernel_skips() -> None:
+    """What multiplies it reads the image as it lies: four channels of a pixel, not four of its pixels."""
+    b = GraphBuilder("net", 0)
+    x = b.conv(b.input("image", (1, 3, 4, 4)), 8, activation="Relu")
+    b.output(b.dense(b.op("Flatten", x), 16), "classes")
+    model = b.build()
+    written = listing(model)
+    layer = find_layers(written.nodes, written.arrays)[0][1]
+    assert (layer.pixels, layer.channels) == (16, 128)
+    shared = neighbours(layer, FOUR, of_images=True)
+    assert shared.max() + 1 == 32
+    weight = written.arrays[layer.weight]
+    kept = layer.weight_of(layer.matrix(weight) * (shared % 2))
+    in_bytes = quantised(with_weights(model, {layer.weight: kept}), np.ones((1, 3, 4, 4), np.float32))
+    step = next(step for step in network_of(in_bytes).steps if layer.name in step.nodes)
+    assert step.macs == weight.size
+    assert step.kept_macs(16) == weight.size // 2
 
 
 def test_matrix_and_weight_are_each_others_inverse() -> None:

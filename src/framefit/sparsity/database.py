@@ -191,7 +191,7 @@ def build_layer(
         blocks=None if of_m is None else neighbours(layer, of_m[1]),
         keep=0 if of_m is None else of_m[0],
         together=block[0],
-        shared=neighbours(layer, block[1]) if block[1] > 1 else None,
+        shared=neighbours(layer, block[1], of_images=True) if block[1] > 1 else None,
     )
     return Entry(
         facts=replace(layer.facts, extra=_extra(statistics)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -34,6 +34,7 @@ class WeightLayer:
         groups: independent products of a grouped convolution.
         rows: outputs of each group.
         channels: inputs of each group; area: kernel positions.
+        pixels: of the image that is flattened to be the inputs of a product; 1: there is none.
         transposed: whether the weight's axes are inputs x outputs.
         node: the node with its attributes.
         facts: what the search knows of the layer.
@@ -49,6 +50,7 @@ class WeightLayer:
     transposed: bool
     node: Node
     facts: PrunableLayer
+    pixels: int = 1
 
     @property
     def width(self) -> int:
@@ -74,6 +76,7 @@ class WeightLayer:
 def find_layers(nodes: Sequence[Node], arrays: Mapping[str, Array]) -> tuple[tuple[WeightLayer, ...], tuple[str, ...]]:
     """List the layers that can lose weights, in order; and what stays dense, as sentences."""
     used = Counter(operand.name for node in nodes for operand in node.inputs if operand is not None)
+    pixels = _flattened(nodes)
     layers, notes = [], []
     for node in nodes:
         if node.op in _OTHERS:
@@ -89,17 +92,34 @@ def find_layers(nodes: Sequence[Node], arrays: Mapping[str, Array]) -> tuple[tup
         elif (layer := _layer(node, data, operand, arrays[operand.name])) is None:
             notes.append(f"{node.name} stays dense: {node.op} of this form is not pruned")
         else:
-            layers.append(layer)
+            layers.append(replace(layer, pixels=pixels.get(data.name, 1)) if layer.kind == "linear" else layer)
     return tuple(layers), tuple(notes)
 
 
-def neighbours(layer: WeightLayer, size: int) -> Ints:
+def _flattened(nodes: Sequence[Node]) -> dict[str, int]:
+    """Vectors that are flattened images, with the number of pixels."""
+    pixels = {}
+    for node in nodes:
+        shape = node.inputs[0].shape if node.op in _FLAT and node.inputs[0] is not None else None
+        output = node.outputs[0].shape
+        if shape is not None and len(shape) > 2 and output is not None and output[1:] == (math.prod(shape[1:]),):
+            pixels[node.outputs[0].name] = math.prod(shape[2:])
+    return pixels
+
+
+def neighbours(layer: WeightLayer, size: int, *, of_images: bool = False) -> Ints:
     """K, int64: for each weight of a row the number of its block of ``size`` neighbouring input channels.
 
     Kernel positions are separate: hardware reads adjacent channels together.
+
+    Args:
+        layer: the layer.
+        size: of a block.
+        of_images: whether what multiplies a flattened image reads the image as it lies, channels last.
     """
-    channel, position = np.divmod(np.arange(layer.width), layer.area)
-    blocks: Ints = position * math.ceil(layer.channels / size) + channel // size
+    area = layer.area * layer.pixels if of_images else layer.area
+    channel, position = np.divmod(np.arange(layer.width), area)
+    blocks: Ints = position * math.ceil(layer.width // area / size) + channel // size
     return blocks
 
 

@@ -144,7 +144,7 @@ class KernelPrices(Prices):
         for layer in layers:
             if layer.groups > 1:  # blocks of outputs would belong to several groups: nothing is gained there
                 continue
-            matrix, shared = layer.matrix(written.arrays[layer.weight])[0], neighbours(layer, block[1])
+            matrix, shared = layer.matrix(written.arrays[layer.weight])[0], neighbours(layer, block[1], of_images=True)
             kept = (random.random((-(-len(matrix) // block[0]), shared.max() + 1)) >= _THINNED)[:, shared]
             weights[layer.weight] = layer.weight_of(matrix * np.repeat(kept, block[0], axis=0)[: len(matrix)])
         names = [layer.name for layer in layers if layer.groups == 1]
@@ -171,7 +171,7 @@ class KernelPrices(Prices):
         return table, sum(cost.cycles for cost in dense.values()) - int(weighted.sum())
 
     def _kept(self, layer: WeightLayer, weight: Array) -> float:
-        there, shared = layer.matrix(weight)[0] != 0, neighbours(layer, self._block[1])
+        there, shared = layer.matrix(weight)[0] != 0, neighbours(layer, self._block[1], of_images=True)
         rows = np.logical_or.reduceat(there, np.arange(0, len(there), self._block[0]), axis=0)
         order = np.argsort(shared, kind="stable")
         return float(
