@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,8 +60,9 @@ def perform_there(
     every: Mapping[str, Option],
     given: dict[str, Any],
     screen_given: dict[str, Any],
+    show_output: Callable[[str], object] | None = None,
 ) -> int:
-    """Do a verb on the board of this name, and give its exit code.
+    """Do a verb on the board of this name, and give its exit code; its output goes to the terminal by default.
 
     Raises:
         FramefitError: it cannot be sent, or the board cannot be reached.
@@ -79,6 +80,7 @@ def perform_there(
             notify=progress,
             stop=interrupt,
             columns=shutil.get_terminal_size((80, 24)).columns,
+            show=show_output,
         )
 
 
@@ -98,19 +100,7 @@ def _choose_there(on: str, screen: BoardScreen, settings: ChooseSettings) -> Cho
     given = {name: list(known[name]) if isinstance(known[name], tuple) else known[name] for name in known}
     given = {name: value for name, value in given.items() if value != every[name].default}
     there: dict[str, Any] = {"quiet": True} if screen.quiet else {}
-    unseen: list[str] = []
-    with Interrupt() as interrupt, Progress(screen) as progress:
-        forward.perform(
-            registry.board_named(on),
-            "choose",
-            every,
-            given,
-            there,
-            notify=progress,
-            stop=interrupt,
-            columns=shutil.get_terminal_size((80, 24)).columns,
-            show=unseen.append,
-        )
+    perform_there(on, screen, "choose", every, given, there, show_output=lambda _: None)  # the choice is read instead
     assert settings.output is not None
     place = Path(settings.output, "choice.json")
     if not place.is_file():

@@ -82,10 +82,12 @@ class ArrayFile:
             with archive.open(member) as content:
                 shape, turned, dtype = _header(content)
                 begin = content.tell()
-                if member.compress_type != zipfile.ZIP_STORED or turned or dtype.hasobject or not dtype.itemsize:
+                empty = 0 in (*shape, dtype.itemsize)
+                if member.compress_type != zipfile.ZIP_STORED or turned or dtype.hasobject or empty:
                     return None
-                while content.read(_PIECE_BYTES):
-                    pass  # the last one compares the checksum
+                piece = content.read(_PIECE_BYTES)
+                while piece:  # at the end the checksum is compared
+                    piece = content.read(_PIECE_BYTES)
             file.seek(member.header_offset + _LENGTHS_AT)
             begin += member.header_offset + _LENGTHS_AT + 4 + sum(struct.unpack("<HH", file.read(4)))
             return np.memmap(self._path, dtype, "r", begin, shape)

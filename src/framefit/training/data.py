@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import itertools
 import math
@@ -18,6 +17,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ from framefit.core.model.builtin import load_model
 from framefit.core.workload import names_function
 from framefit.errors import InputError, MismatchError, UnsupportedError
 from framefit.training import mapped
-from framefit.training.mapped import MappedRows, Stored, pieces, taken, together
+from framefit.training.mapped import MappedRows, Rows, Stored, pieces, taken, together
 from framefit.training.tasks import Classes, Outputs, Task
 
 __all__ = [
@@ -217,7 +217,6 @@ Array = npt.NDArray[Any]
 _DECODED = 4096  # images at once, before they are written
 Scores = Callable[[npt.NDArray[np.float32]], tuple[Array, ...]]
 Scorer = Callable[[], Scores]
-Rows = slice | npt.NDArray[np.int64]
 _MOST_VALIDATION = 5000  # at an accuracy of 90 % the 90 % interval is then +-0.7 points
 _MOST_CALIBRATION = 1024  # as for layer-wise reconstruction (Frantar and Alistarh, 2022, "Optimal Brain Compression")
 _MOST_CLASSES = 1 << 20  # fifty times as many as in ImageNet-21k
@@ -379,7 +378,7 @@ class Dataset:
         self.validation_given, self.test_given = validation_given, test_given
         self._read_test = test
 
-    @functools.cached_property
+    @cached_property
     def test(self) -> Examples:
         """Test examples, for the final figures only; they are read from disk when first needed."""
         return self._read_test()
@@ -702,12 +701,10 @@ def _scaling(train: Examples, given: Scaling | None, source: object) -> Scaling 
         return None
     channels = train.stored.shape[1]
     if given is None:
-        counts = [
-            functools.reduce(
-                np.add, (np.bincount(piece[:, channel].ravel(), minlength=256) for piece in pieces(train.stored))
-            )
-            for channel in range(channels)
-        ]
+        counts = np.zeros((channels, 256), np.int64)
+        for piece in pieces(train.stored):  # each is read once
+            for channel in range(channels):
+                counts[channel] += np.bincount(piece[:, channel].ravel(), minlength=256)
         values = np.arange(256) / 255
         means = [float(count @ values / count.sum()) for count in counts]
         spreads = [
