@@ -175,6 +175,80 @@ def test_hidden_channels_of_tokens() -> None:
     check_removal(tokens(), {0: [0, 7, 11]})
 
 
+def attention(how: str) -> Model:
+    """Three heads of four channels each, as exporters write them, and a residual sum."""
+    b = GraphBuilder("attention", 1)
+    x = b.input("tokens", (1, 5, 12))
+
+    def linear(data: str, channels: int) -> str:
+        return b.op("Add", b.op("MatMul", data, b.weight((12, channels), 12)), b.weight((channels,), 1))
+
+    def shaped(data: str, *sizes: int) -> str:
+        return b.op("Reshape", data, b.constant(np.array(sizes)))
+
+    if how == "one product":  # PyTorch Image Models
+        one = b.op("Transpose", shaped(linear(x, 36), 1, 5, 3, 3, 4), perm=[2, 0, 3, 1, 4])
+        parts = b.op("Split", one, b.constant(np.array([1, 1, 1])), axis=0, outputs=3)
+        query, key, value = (b.op("Squeeze", part, b.constant(np.array([0]))) for part in parts)
+        key = b.op("Transpose", key, perm=[0, 1, 3, 2])
+    elif how == "three products":  # BERT; a bias for each place and head
+        query, key, value = (b.op("Transpose", shaped(linear(x, 12), 1, 5, 3, 4), perm=[0, 2, 1, 3]) for _ in range(3))
+        key = b.op("Transpose", key, perm=[0, 1, 3, 2])
+    else:  # torch.nn.MultiheadAttention
+        tokens = b.op("Transpose", x, perm=[1, 0, 2])
+        one = b.op("Unsqueeze", shaped(linear(tokens, 36), 5, 1, 3, 12), b.constant(np.array([0])))
+        one = b.op("Squeeze", b.op("Transpose", one, perm=[3, 1, 2, 0, 4]), b.constant(np.array([3])))
+        parts = (b.op("Gather", one, b.constant(np.array(number)), axis=0) for number in range(3))
+        query, key, value = (b.op("Transpose", shaped(part, 5, 3, 4), perm=[1, 0, 2]) for part in parts)
+        key = b.op("Transpose", key, perm=[0, 2, 1])
+    scores = b.op("MatMul", b.op("Mul", query, b.constant(np.float32(0.5))), key)
+    if how == "three products":
+        scores = b.op("Add", scores, b.weight((1, 3, 5, 5), 1))
+    mixed = b.op("MatMul", b.op("Softmax", scores, axis=-1), value)
+    if how == "torch":
+        mixed = b.op("Transpose", shaped(b.op("Transpose", mixed, perm=[1, 0, 2]), 5, 1, 12), perm=[1, 0, 2])
+    else:
+        mixed = shaped(b.op("Transpose", mixed, perm=[0, 2, 1, 3]), 1, 5, 12)
+    b.output(b.op("Add", linear(mixed, 12), x), "classes")
+    return b.build()
+
+
+@pytest.mark.parametrize(
+    ("how", "makers"),
+    [
+        ("one product", [(4, 0), (4, 12), (4, 24)]),
+        ("three products", [(4, 0)]),
+        ("torch", [(4, 0), (4, 12), (4, 24)]),
+    ],
+)
+def test_heads_of_an_attention_go_whole(how: str, makers: list[tuple[int, int]]) -> None:
+    """With all that makes their queries, keys and values; also where as many heads as these come before each other."""
+    _, layers, (heads,) = opened(attention(how))
+    assert heads.channels == 3
+    assert heads.readers == [Place(layers[-1].name, 0, times=4)]
+    assert {(place.times, place.first) for place in heads.makers if place.axis == 1 and place.times > 1} == set(makers)
+    check_removal(attention(how), {0: [1]})
+    check_removal(attention(how), {0: [0, 2]})
+
+
+def test_heads_that_attend_to_channels() -> None:
+    """What is divided by its length along the tokens, and multiplied by a number for each head."""
+    b = GraphBuilder("cross", 1)
+    x = b.input("tokens", (1, 6, 8))
+    shape = b.constant(np.array([1, 6, 2, 2, 2]))
+    one = b.op("Transpose", b.op("Reshape", b.op("MatMul", x, b.weight((8, 8), 8)), shape), perm=[2, 0, 3, 4, 1])
+    query, value = (b.op("Gather", one, b.constant(np.array(number)), axis=0) for number in range(2))
+    length = b.op("Expand", b.op("ReduceL2", query, axes=[-1]), b.constant(np.array([1, 2, 2, 6])))
+    query = b.op("Div", query, length)
+    scores = b.op("MatMul", query, b.op("Transpose", value, perm=[0, 1, 3, 2]))
+    mixed = b.op("MatMul", b.op("Softmax", b.op("Mul", scores, b.weight((2, 1, 1), 1)), axis=-1), value)
+    mixed = b.op("Reshape", b.op("Transpose", mixed, perm=[0, 3, 1, 2]), b.constant(np.array([1, 6, 4])))
+    b.output(b.op("MatMul", mixed, b.weight((4, 8), 4)), "classes")
+    _, _, (heads,) = opened(b.build())
+    assert heads.channels == 2
+    check_removal(b.build(), {0: [0]})
+
+
 def test_what_operators_do_to_channels_is_not_guessed() -> None:
     """An operator that is not known keeps the channels that reach it."""
     b = GraphBuilder("turned", 1)

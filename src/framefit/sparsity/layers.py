@@ -1,12 +1,16 @@
 """Layers of a network that can lose weights, as matrices; and channels that can be removed together.
 
 Convolutions go along one axis (signals), two (images) or three (volumes). Channels are followed through residual sums,
-depthwise convolutions, gates, concatenations and splits, and in sequences through elementwise operations.
+depthwise convolutions, gates, concatenations, splits and reshapes. Where a reshape divides them among the heads of an
+attention, the channels of a head go together, in what makes queries, keys and values and in what reads the result
+(Michel, Levy and Neubig, 2019, "Are sixteen heads really better than one?").
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -192,9 +196,13 @@ _ELEMENTWISE = (
     *("Relu", "Clip", "LeakyRelu", "Elu", "Selu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Gelu", "Mish"),
     *("Softplus", "Swish", "Identity", "Dropout", "Abs", "Neg", "Sqrt", "Exp", "Erf"),
 )
-_POOLING = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "Squeeze")
+_POOLING = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
 _JOIN = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "PRelu")
 _FLAT = ("Flatten", "Reshape")
+_RESHAPES = (*_FLAT, "Squeeze", "Unsqueeze")
+_REDUCE = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceSumSquare")
+_NORMALIZE = {"Softmax": -1, "LogSoftmax": -1, "LayerNormalization": -1}  # from this axis on, unless another is given
+_CHOICES = {2: (0, 1), 3: (1, 0, 2)}  # which of the axes that a reshape makes of one may be that of heads
 _FAR = 1 << 30  # the end of a slice that goes on to the end
 
 
@@ -250,12 +258,18 @@ def find_groups(
         for operand in node.inputs:
             if operand is not None and node.inputs[0] is not None:
                 users.setdefault(operand.name, set()).add((node.op, node.inputs[0].name))
-    trace = _Trace(arrays, {layer.name: layer for layer in layers}, users)
-    for node in nodes:
-        trace.follow(node)
-    for name in outputs:
-        trace.fix(name)
-    return tuple(group for group in trace.groups() if not group.fixed and group.channels > 1 and group.readers)
+    by_name = {layer.name: layer for layer in layers}
+    tried: dict[str, int] = {}
+    while True:
+        trace = _Trace(arrays, by_name, users, tried)
+        for node in nodes:
+            trace.follow(node)
+        for name in outputs:
+            trace.fix(name)
+        others = trace.other_choices()
+        if not others:
+            return tuple(group for group in trace.groups() if not group.fixed and group.channels > 1 and group.readers)
+        tried |= others
 
 
 def shrunk(
@@ -302,24 +316,64 @@ class _Channels:
     parts: tuple[_Part, ...]
 
 
+def _axis_at(shape: Sequence[int], outer: int) -> int | None:
+    """The first axis longer than 1 before which there are so many entries."""
+    sizes = itertools.accumulate(shape, operator.mul, initial=1)
+    return next(
+        (axis for axis, (size, before) in enumerate(zip(shape, sizes, strict=False)) if before == outer and size > 1),
+        None,
+    )
+
+
+class _Reshaped(NamedTuple):
+    """What a reshape does to the axis of channels.
+
+    Attributes:
+        axis: of the result.
+        times: neighbouring entries of the new axis for each of the old one.
+        copies: times that the new axis goes over the old one; inside: entries of the old one for each of the new one.
+    """
+
+    axis: int
+    times: int = 1
+    copies: int = 1
+    inside: int = 1
+
+
 class _Trace:
-    """Follows the axis of channels through the graph: the second one, of sequences of tokens the last one."""
+    """Follows the axis of channels through the graph: the second one, of sequences of tokens the last one.
+
+    Args:
+        arrays: initializers.
+        layers: by their names.
+        users: of each tensor and constant the operators and first inputs of the nodes that read it.
+        tried: how many choices were tried in vain for a reshape that makes several axes of the channels.
+    """
 
     def __init__(
         self,
         arrays: Mapping[str, Array],
         layers: Mapping[str, WeightLayer],
         users: Mapping[str, Collection[tuple[str, str]]],
+        tried: Mapping[str, int],
     ) -> None:
-        self._arrays, self._layers = arrays, layers
-        self._users = users  # of each tensor and constant: the nodes' operators and first inputs
+        self._arrays, self._layers, self._users, self._tried = arrays, layers, users, tried
         self._groups: list[ChannelGroup] = []
         self._parent: list[int] = []
         self._of: dict[str, _Channels] = {}
+        self._chosen: dict[str, tuple[int, int]] = {}  # reshape -> group, number of choices
 
     def groups(self) -> list[ChannelGroup]:
         """The groups after all unions, in order."""
         return [group for index, group in enumerate(self._groups) if self._find(index) == index]
+
+    def other_choices(self) -> dict[str, int]:
+        """Reshapes whose channels must stay, and for which there is another choice: how many were in vain."""
+        return {
+            name: self._tried.get(name, 0) + 1
+            for name, (group, count) in self._chosen.items()
+            if self._groups[self._find(group)].fixed and self._tried.get(name, 0) + 1 < count
+        }
 
     def fix(self, tensor: str) -> None:
         """Mark a tensor's channels as not removable."""
@@ -328,18 +382,26 @@ class _Trace:
 
     def follow(self, node: Node) -> None:
         """Find where the channels of a node's outputs come from."""
-        data = next((operand for operand in node.inputs if operand is not None and not operand.constant), None)
+        given = [operand for operand in node.inputs if operand is not None and not operand.constant]
         layer = self._layers.get(node.name)
-        if data is None:
+        if not given:
             return
+        data = given[0]
         if layer is not None:
             self._product(node, layer, data)
         elif node.op == "BatchNormalization" or self._keeps(node, data):
             self._pass(node, data)
-        elif node.op in _FLAT and self._flattens(node, data):
-            self._flatten(node, data)
-        elif node.op in _JOIN and self._joins(node, data):
-            self._join(node, data)
+        elif node.op in _RESHAPES and (reshaped := self._reshaped(node, data)) is not None:
+            self._reshape(node, data, reshaped)
+        elif (moved := self._moved(node, data)) is not None:
+            self._of |= {output.name: _Channels(moved, self._parts(data.name)) for output in node.outputs}
+        elif node.op == "MatMul" and len(given) == 2 and (axis := self._batch(node)) is not None:
+            self._multiply(node, axis)
+        elif node.op == "Expand" and (axis := self._expanded(node, data)) is not None:
+            self._note_size(node, axis, self._parts(data.name))
+            self._of[node.outputs[0].name] = _Channels(axis, self._parts(data.name))
+        elif node.op in _JOIN and (whole := self._joined(node)) is not None:
+            self._join(node, whole)
         elif node.op == "Concat" and self._concatenates(node):
             self._concatenate(node)
         elif node.op == "Split" and self._splits(node, data):
@@ -382,31 +444,49 @@ class _Trace:
             self._make(self._constants(node.inputs[1:]), known)
         self._of |= {output.name: known for output in node.outputs}
 
-    def _flatten(self, node: Node, data: Operand) -> None:
-        known = self._of.get(data.name)
-        if known is None or data.shape is None:
-            return
-        positions = math.prod(data.shape[2:])
-        parts = tuple(_Part(part.group, part.times * positions, part.first * positions) for part in known.parts)
-        target = node.inputs[1] if node.op == "Reshape" and len(node.inputs) > 1 else None
-        if target is not None and self._arrays.get(target.name, np.zeros(1))[-1] > 0:
-            for part in parts:
-                self._group(part).targets.append(Place(target.name, -1, part.times))
-        self._of[node.outputs[0].name] = _Channels(1, parts)
+    def _reshape(self, node: Node, data: Operand, reshaped: _Reshaped) -> None:
+        if reshaped.copies * reshaped.inside > 1:
+            parts: tuple[_Part, ...] = (_Part(self._parts(data.name)[0].group, 1, 0),)
+        else:
+            parts = tuple(
+                _Part(part.group, part.times * reshaped.times, part.first * reshaped.times)
+                for part in self._parts(data.name)
+            )
+        if node.op == "Reshape":
+            self._note_size(node, reshaped.axis, parts)
+        self._of[node.outputs[0].name] = _Channels(reshaped.axis, parts)
 
-    def _join(self, node: Node, data: Operand) -> None:
-        rank, known = len(data.shape or ()), self._of[data.name]
+    def _note_size(self, node: Node, axis: int, parts: Sequence[_Part]) -> None:
+        """Note that the sizes which a node reads count these channels along an axis; -1, 0 and 1 do not."""
+        target = node.inputs[1]
+        assert target is not None
+        for part in parts if self._arrays[target.name][axis] > 1 else ():
+            place = Place(target.name, axis, part.times)
+            if place not in self._group(part).targets:
+                self._group(part).targets.append(place)
+
+    def _multiply(self, node: Node, axis: int) -> None:
+        """Products of matrices, of which there is one for each channel."""
+        one, other = (self._of[operand.name] for operand in node.inputs if operand is not None)
+        for part, its in zip(one.parts, other.parts, strict=True):
+            self._unite(part.group, its.group)
+        self._of[node.outputs[0].name] = _Channels(axis, one.parts)
+
+    def _join(self, node: Node, whole: _Channels) -> None:
+        rank = len(node.outputs[0].shape or ())
         for operand in node.inputs:
             if operand is None:
                 continue
-            if not operand.constant:
-                for one, other in zip(known.parts, self._of[operand.name].parts, strict=True):
-                    self._unite(one.group, other.group)
+            sizes = operand.shape or ()
+            axis = whole.axis - (rank - len(sizes))
+            if axis < 0 or sizes[axis] == 1:
                 continue
-            axis = known.axis - (rank - len(operand.shape or ()))
-            if axis >= 0 and (operand.shape or ())[axis] > 1:
-                self._make([operand.name], known, axis)
-        self._of[node.outputs[0].name] = known
+            if operand.constant:
+                self._make([operand.name], whole, axis)
+            else:
+                for one, other in zip(whole.parts, self._of[operand.name].parts, strict=True):
+                    self._unite(one.group, other.group)
+        self._of[node.outputs[0].name] = whole
 
     def _concatenate(self, node: Node) -> None:
         parts, first = [], 0
@@ -471,6 +551,32 @@ class _Trace:
                     parts.append(_Part(number, each.times, each.first + channels * each.times))
             self._of[tensor] = _Channels(known.axis, tuple(parts))
 
+    def _coarsen(self, group: int, copies: int, inside: int) -> None:
+        """Make one channel of so many neighbouring ones of a group, in each of so many equal runs of them."""
+        root = self._find(group)
+        whole = self._groups[root]
+        run = whole.channels // copies
+
+        def coarse(places: Sequence[Place]) -> list[Place]:
+            return [
+                place._replace(times=place.times * inside, first=place.first + number * run * place.times)
+                for place in places
+                for number in range(copies)
+            ]
+
+        whole.channels = run // inside
+        whole.makers, whole.readers = coarse(whole.makers), coarse(whole.readers)
+        whole.targets = [place._replace(times=place.times * inside * copies) for place in whole.targets]
+        for tensor, known in self._of.items():
+            parts = [
+                part._replace(times=part.times * inside, first=part.first + number * run * part.times)
+                if self._find(part.group) == root
+                else part
+                for part in known.parts
+                for number in range(copies if self._find(part.group) == root else 1)
+            ]
+            self._of[tensor] = _Channels(known.axis, tuple(parts))
+
     def _stop(self, node: Node) -> None:
         """Mark the channels of a node's inputs as not removable, and those of its outputs as unknown."""
         for operand in node.inputs:
@@ -491,39 +597,138 @@ class _Trace:
             return before == after
         return node.op in _POOLING and known.axis == 1 < len(after) and before[1] == after[1]
 
-    def _flattens(self, node: Node, data: Operand) -> bool:
-        before, after, known = data.shape, node.outputs[0].shape, self._of.get(data.name)
-        if before is None or after is None or known is None or len(after) != 2 or len(before) < 2:
-            return False
-        return known.axis == 1 and after[1] == math.prod(before[1:])
+    def _reshaped(self, node: Node, data: Operand) -> _Reshaped | None:
+        """Where the channels are after a reshape; ``None``: they cannot be followed.
 
-    def _joins(self, node: Node, data: Operand) -> bool:
-        """Whether all operands have the same parts, or the same channels, or a single number for all of them."""
-        known, shape = self._of.get(data.name), node.outputs[0].shape
-        if known is None or shape is None or data.shape is None or len(data.shape) != len(shape):
-            return False
+        Channels that become several axes are made to channels of one of them; see :meth:`other_choices`.
+        """
+        before, after, known = data.shape, node.outputs[0].shape, self._of.get(data.name)
+        if before is None or after is None or known is None or not known.parts:
+            return None
+        if node.op == "Reshape" and self._sizes(node, data) is None:
+            return None
+        size, axis = before[known.axis], _axis_at(after, math.prod(before[: known.axis]))
+        if axis is None:
+            return None
+        if after[axis] >= size:
+            behind = itertools.accumulate(before[known.axis :], operator.mul)
+            return _Reshaped(axis, after[axis] // size) if after[axis] in behind else None
+        made = list(itertools.accumulate(after[axis:], operator.mul))
+        count = made.index(size) + 1 if size in made else 0
+        if count not in _CHOICES:
+            return None
+        group = known.parts[0].group
+        self._chosen[node.name] = (group, len(_CHOICES[count]))
+        chosen = axis + _CHOICES[count][self._tried.get(node.name, 0)]
+        copies, inside = math.prod(after[axis:chosen]), math.prod(after[chosen + 1 : axis + count])
+        if len(known.parts) == 1 and self._divides(known.parts[0], size, inside):
+            self._coarsen(group, copies, inside // known.parts[0].times)
+        expected = [(self._find(group), inside, number * after[chosen] * inside) for number in range(copies)]
+        if [(self._find(part.group), part.times, part.first) for part in self._parts(data.name)] != expected:
+            return None
+        return _Reshaped(chosen, copies=copies, inside=inside)
+
+    def _divides(self, part: _Part, size: int, inside: int) -> bool:
+        """Whether a part is all of an axis of this size, in channels that are not yet as large as this."""
+        return part.first == 0 and self._group(part).channels * part.times == size and inside % part.times == 0
+
+    def _sizes(self, node: Node, data: Operand) -> Array | None:
+        """The sizes that a reshape or an expansion reads; ``None``: they are not known, or other nodes read them."""
+        target = node.inputs[1] if len(node.inputs) > 1 else None
+        if target is None or target.name not in self._arrays or self._users[target.name] != {(node.op, data.name)}:
+            return None
+        return self._arrays[target.name]
+
+    def _expanded(self, node: Node, data: Operand) -> int | None:
+        """The axis of channels in what is repeated along others; ``None``: they are repeated, or cannot be followed."""
+        known, before, after = self._of.get(data.name), data.shape, node.outputs[0].shape
+        sizes = self._sizes(node, data)
+        if known is None or before is None or after is None or sizes is None or len(sizes) != len(after):
+            return None
+        axis = known.axis + len(after) - len(before)
+        return axis if after[axis] == before[known.axis] else None
+
+    def _reduced(self, node: Node, rank: int) -> list[int] | None:
+        """The axes that a node makes one number of; ``None``: all, or they are not known."""
+        axes: object = node.attributes.get("axes")
+        operand = node.inputs[1] if len(node.inputs) > 1 else None
+        if operand is not None and operand.name in self._arrays:
+            axes = tuple(self._arrays[operand.name].ravel().tolist())
+        return [int(axis) % rank for axis in axes] if isinstance(axes, tuple) and axes else None
+
+    def _moved(self, node: Node, data: Operand) -> int | None:
+        """The axis of channels behind a node that leaves them as they are; ``None``: it does not."""
+        known, after = self._of.get(data.name), node.outputs[0].shape
+        if known is None or data.shape is None or after is None:
+            return None
+        rank = len(data.shape)
+        if node.op == "Transpose":
+            order = node.attributes.get("perm", tuple(reversed(range(rank))))
+            return order.index(known.axis) if isinstance(order, tuple) else None
+        if node.op in _NORMALIZE:
+            first = int(_number(node, "axis", _NORMALIZE[node.op])) % rank
+            return (
+                known.axis if known.axis < first or (node.op != "LayerNormalization" and known.axis != first) else None
+            )
+        if node.op in _REDUCE:
+            axes = self._reduced(node, rank)
+            if axes is None or known.axis in axes:
+                return None
+            return known.axis if _number(node, "keepdims", 1) else known.axis - sum(one < known.axis for one in axes)
+        axis = int(_number(node, "axis")) % rank
+        if axis == known.axis:
+            return None
+        if node.op == "Split":
+            return known.axis
+        if node.op == "Gather" and node.inputs[1] is not None and node.inputs[1].constant:
+            return known.axis + (len(after) - rank if axis < known.axis else 0)
+        return None
+
+    def _batch(self, node: Node) -> int | None:
+        """The axis of channels in the result of a product of matrices; ``None``: there is not one for each channel."""
+        one, other = (self._of.get(operand.name) for operand in node.inputs if operand is not None)
+        ranks = [len(operand.shape or ()) for operand in node.inputs if operand is not None]
+        shape = node.outputs[0].shape
+        if one is None or other is None or shape is None or ranks[0] != ranks[1]:
+            return None
+        alike = one.axis == other.axis < len(shape) - 2 and self._cuts(one) == self._cuts(other)
+        return one.axis if alike else None
+
+    def _joined(self, node: Node) -> _Channels | None:
+        """The channels of operands that all have the same parts, the same channels, or one number for all of them."""
+        shape = node.outputs[0].shape
+        if shape is None:
+            return None
+        rank = len(shape)
+        traced = [
+            (operand.shape or (), self._of[operand.name])
+            for operand in node.inputs
+            if operand is not None and operand.name in self._of
+        ]
+        known = next((own for sizes, own in traced if len(sizes) == rank and sizes[own.axis] == shape[own.axis]), None)
+        if known is None:
+            return None
         for operand in node.inputs:
             if operand is None:
                 continue
-            sizes = operand.shape or ()
-            if operand.constant:
-                axis = known.axis - (len(shape) - len(sizes))
-                if operand.name not in self._arrays or (axis >= 0 and sizes[axis] not in (1, shape[known.axis])):
-                    return False
-            elif len(sizes) != len(shape) or sizes[known.axis] != shape[known.axis] or not self._alike(operand, known):
-                return False
-        return True
+            sizes = operand.shape
+            if sizes is None or (operand.constant and operand.name not in self._arrays):
+                return None
+            axis = known.axis - (rank - len(sizes))
+            if axis < 0 or sizes[axis] == 1 < shape[known.axis]:
+                if operand.name in self._of and self._of[operand.name].axis != axis:
+                    return None
+            elif sizes[axis] != shape[known.axis] or not (operand.constant or self._alike(operand, known)):
+                return None
+        return known
 
     def _alike(self, operand: Operand, known: _Channels) -> bool:
         """Whether a tensor's channels are in parts like these, which can be removed together."""
         other = self._of.get(operand.name)
-        if other is None or other.axis != known.axis:
-            return False
+        return other is not None and other.axis == known.axis and self._cuts(other) == self._cuts(known)
 
-        def cuts(channels: _Channels) -> list[tuple[int, int, int]]:
-            return [(part.times, part.first, self._group(part).channels) for part in channels.parts]
-
-        return cuts(other) == cuts(known)
+    def _cuts(self, channels: _Channels) -> list[tuple[int, int, int]]:
+        return [(part.times, part.first, self._group(part).channels) for part in channels.parts]
 
     def _concatenates(self, node: Node) -> bool:
         """Whether channels are put behind each other, of which some are known."""

@@ -141,7 +141,7 @@ def _unbind(graph: ir.Graph, node: ir.Node, place: _Place, batch: int) -> _Place
         moved = reshaped
         sizes[moved.axis] = -1
     free = np.asarray(sizes, np.int64)
-    if not np.array_equal(target.const_value.numpy(), free):
+    if not np.array_equal(target.const_value.numpy(), free) or len(target.uses()) > 1:  # each may lose other channels
         node.replace_input_with(1, constant(graph, f"{node.outputs[0].name}_target", free))
     return moved
 
