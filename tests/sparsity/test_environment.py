@@ -49,6 +49,25 @@ def searched(name: str, evaluations: int) -> Solution:
     return found
 
 
+def test_the_agent_learns_from_the_environment_s_transitions() -> None:
+    """Each step is stored with the state behind it, the last one ends; rewards are less their mean."""
+    pytest.importorskip("stable_baselines3")
+    from framefit.sparsity.ddpg import ActorCritic
+
+    problem = random_problem(11, layers=5)
+    agent = ActorCritic(problem, int(0.5 * problem.dense_cycles), np.random.default_rng(0), episodes=10)
+    for accuracy in (0.9, 0.5):
+        agent.ask()
+        agent.tell(accuracy)
+    stored = agent._buffer
+    assert stored.dones[:10, 0].tolist() == 2 * [0, 0, 0, 0, 1]
+    for first in (0, 5):
+        assert (stored.next_observations[first : first + 4] == stored.observations[first + 1 : first + 5]).all()
+        assert len(set(stored.rewards[first : first + 5, 0])) == 1
+    drawn = [stored.sample(64).rewards for _ in range(20)]
+    assert abs(float(drawn[-1].mean())) < 0.5 * float(abs(stored.rewards[:10].mean()))
+
+
 @pytest.mark.slow
 def test_the_agent_learns_and_repeats_itself() -> None:
     """Its last episodes are better than its random warm-up, and the same seed gives the same search."""
