@@ -56,7 +56,7 @@ from framefit.sparsity.allocation import allocate, blind_budget, bound
 from framefit.sparsity.database import Database
 from framefit.sparsity.deploy import measured
 from framefit.sparsity.problem import Problem
-from framefit.sparsity.search import make_problem, own_cycles, quick, sparse_network
+from framefit.sparsity.search import evaluations, make_problem, own_cycles, quick, sparse_network
 from framefit.sparsity.solver import Limits, search
 from framefit.sparsity.solvers import ONCE, make_solver
 from framefit.sparsity.subject import Subject, make_database, open_subject
@@ -198,7 +198,9 @@ def one_solver(options: argparse.Namespace, posed: Opened, name: str, seed: int,
     faced, room = (own, target) if hardware else (own.blind(), blind_budget(own, target))
     weights = [subject.written.arrays[layer.weight] for layer in subject.layers]
     solver = make_solver(name, faced, room, seed, evaluations=options.evaluations, weights=weights)
-    found = search(faced, solver, Limits(options.evaluations), ledger, cycles=own.total, most_cycles=target)
+    each = functools.partial(evaluations, own.evaluate, Here(), ledger)
+    limits = Limits(options.evaluations)
+    found = search(faced, solver, limits, ledger, cycles=own.total, most_cycles=target, evaluate=each)
     if found is None or found.interrupted:
         raise KeyboardInterrupt
     spent = ledger.spent()

@@ -18,6 +18,22 @@ from framefit.errors import InputError
 from framefit.fit.settings import ChooseSettings
 
 
+class Ground:
+    """What tasks share; counts how often it is sent."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.sent = seed, 0
+
+    def __getstate__(self) -> dict[str, int]:
+        self.sent += 1
+        return self.__dict__
+
+
+def of_ground(shared: Ground, task: int) -> int:
+    """A number that depends on both."""
+    return shared.seed + task
+
+
 @pytest.fixture(scope="module")
 def two() -> Iterator[Executor]:
     """Two processes, for all of these tests."""
@@ -66,6 +82,20 @@ def test_processes_give_what_one_gives(two: Executor) -> None:
     assert two.workers == 2
     assert list(two.each(drawn, 7, [])) == []
     assert os.getpid() not in dict(two.each(process, None, range(4))).values()
+
+
+def test_what_is_shared_is_sent_once(two: Executor) -> None:
+    """However often tasks need it, unless they need something else in between; also while others are being done."""
+    one, other = Ground(10), Ground(20)
+    for _ in range(3):
+        assert dict(two.each(of_ground, one, [1, 2])) == {0: 11, 1: 12}
+    assert one.sent == 1
+    begun = two.each(of_ground, one, range(6))
+    first = next(begun)
+    assert dict(two.each(of_ground, other, [1, 2])) == {0: 21, 1: 22}
+    assert dict([first, *begun]) == {number: 10 + number for number in range(6)}
+    assert dict(two.each(of_ground, one, [3])) == {0: 13}
+    assert (one.sent, other.sent) == (2, 1)
 
 
 def test_a_process_that_dies_costs_time_only(tmp_path: Path) -> None:

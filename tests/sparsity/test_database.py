@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framefit import InputError
+from framefit.core.executor import Here, executor_of
 from framefit.core.model import GraphBuilder, Model, listing, with_weights
 from framefit.sparsity.database import Database, build_group, build_layer, kept_channels, read_database, sparsity_levels
 from framefit.sparsity.layers import WeightLayer, find_groups, find_layers
-from framefit.sparsity.search import Evaluator
+from framefit.sparsity.search import Evaluator, evaluations
 from framefit.sparsity.statistics import LayerStatistics, activation_zeros, collect
 from framefit.training.campaign import Ledger
 from framefit.training.data import Examples
@@ -233,13 +234,16 @@ def test_a_database_comes_back_from_its_file(database: Database, tmp_path: Path)
 
 
 def test_an_evaluation_costs_forwards_and_forgets_the_one_before(database: Database) -> None:
-    """The dense assignment is worth the same before and after a sparse one."""
+    """The dense assignment is worth the same before and after a sparse one, and the same in other processes."""
     ledger = Ledger()
-    examples = Examples(INPUTS, np.zeros(len(INPUTS), np.int64))
-    evaluator = Evaluator(to_torch(MODEL), database, examples, INPUTS, ledger)
+    examples = Examples(INPUTS, np.arange(len(INPUTS)) % 4)
+    evaluator = Evaluator(MODEL, database, examples, INPUTS)
     dense = np.zeros(len(LAYERS), np.int64)
-    first = evaluator(dense)
-    evaluator(dense + 30)
-    assert evaluator(dense) == first
-    assert ledger.evaluations == 3
-    assert ledger.images_forwarded == 3 * 2 * len(INPUTS)
+    assignments = [dense, dense + 30, dense, dense + 10]
+    first, _, third, _ = found = list(evaluations(evaluator, Here(), ledger, assignments))
+    assert first == third
+    assert ledger.evaluations == 4
+    assert ledger.images_forwarded == 4 * 2 * len(INPUTS)
+    with executor_of(2) as executor:
+        for part in (assignments[:2], assignments[2:]):
+            assert list(evaluations(evaluator, executor, ledger, part)) == [found.pop(0) for _ in part]

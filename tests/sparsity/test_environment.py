@@ -58,7 +58,7 @@ def test_the_agent_learns_from_the_environment_s_transitions() -> None:
     agent = ActorCritic(problem, int(0.5 * problem.dense_cycles), np.random.default_rng(0), episodes=10)
     for accuracy in (0.9, 0.5):
         agent.ask()
-        agent.tell(accuracy)
+        agent.tell([accuracy])
     stored = agent._buffer
     assert stored.dones[:10, 0].tolist() == 2 * [0, 0, 0, 0, 1]
     for first in (0, 5):
@@ -76,10 +76,10 @@ def test_the_agent_learns_and_repeats_itself() -> None:
     budget = int(0.5 * problem.dense_cycles)
     solver = make_solver("ddpg", problem, budget, 0, evaluations=40)
     seen = []
-    while len(seen) < 40 and (asked := solver.ask()) is not None:
-        assert problem.total(asked) <= budget
-        seen.append(problem.evaluate(asked))
-        solver.tell(seen[-1])
+    while len(seen) < 40 and (asked := solver.ask()):
+        assert problem.total(asked[0]) <= budget
+        seen.append(problem.evaluate(asked[0]))
+        solver.tell(seen[-1:])
     assert np.mean(seen[-15:]) > np.mean(seen[:8])
     assert (searched("ddpg", 8).assignment == searched("ddpg", 8).assignment).all()
 
@@ -103,6 +103,5 @@ def test_a_warm_start_begins_with_the_exact_allocation() -> None:
     """So it is never worse than that, however few its episodes."""
     pytest.importorskip("stable_baselines3")
     problem = random_problem(11, layers=5)
-    exact = make_solver("dp", problem, int(0.5 * problem.dense_cycles), 0, evaluations=1).ask()
-    assert exact is not None
+    exact = make_solver("dp", problem, int(0.5 * problem.dense_cycles), 0, evaluations=1).ask()[0]
     assert searched("ddpg-warm", 2).accuracy >= problem.evaluate(exact) - 1e-9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -40,6 +41,25 @@ def test_the_same_seed_finds_the_same(name: str) -> None:
     first, second = found_by(name, 3), found_by(name, 3)
     assert (first.assignment == second.assignment).all()
     assert first.evaluations == second.evaluations == (1 if name in ONCE else first.evaluations)
+
+
+@pytest.mark.parametrize("name", ["random", "spdy", "swaps", "auto"])
+def test_proposals_of_a_step_do_not_depend_on_each_other(name: str) -> None:
+    """Four may be evaluated at a time; a last step of which not all may be evaluated is cut short."""
+    problem = random_problem(11, layers=6, levels=6)
+    together: list[int] = []
+
+    def evaluate(assignments: Sequence[np.ndarray]) -> Iterator[float]:
+        together.append(len(assignments))
+        return map(problem.evaluate, assignments)
+
+    solver = make_solver(name, problem, int(0.5 * problem.dense_cycles), 0, evaluations=15)
+    found = search(problem, solver, Limits(15), Ledger(), evaluate=evaluate)
+    alone = found_by(name, evaluations=15)
+    assert found is not None
+    assert (found.assignment.tolist(), found.accuracy) == (alone.assignment.tolist(), alone.accuracy)
+    assert sum(together) == alone.evaluations
+    assert max(together) == 4
 
 
 @pytest.mark.parametrize("name", ["dp", "spdy", "swaps", "auto"])

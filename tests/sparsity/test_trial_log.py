@@ -23,7 +23,11 @@ class Search:
         self.now_s, self.asked = 0.0, 0
         self.ledger = Ledger(clock=lambda: self.now_s)
         self.book = TrialLog(path, key, self.ledger)
-        self.look = self.book.evaluated(self._evaluate)
+        self._look = self.book.evaluated(lambda assignments: map(self._evaluate, assignments))
+
+    def look(self, *assignments: Assignment) -> list[float]:
+        """What these are worth."""
+        return list(self._look(assignments))
 
     def _evaluate(self, assignment: Assignment) -> float:
         self.now_s += 2.0
@@ -45,8 +49,11 @@ def test_what_is_looked_up_costs_what_it_cost(tmp_path: Path) -> None:
     again = Search(tmp_path / "trials.json")
     assert again.ledger.spent() == Spent(images_forwarded=0, seconds=0.0, evaluations=0)
     assert [again.stands_after(assignment) for assignment in ASSIGNMENTS] == stood
-    assert [again.look(assignment) for assignment in ASSIGNMENTS] == [0.1, 0.3, 0.2]
+    assert again.look(*ASSIGNMENTS) == [0.1, 0.3, 0.2]
     assert again.asked == 0
+    new = np.asarray((0, 2))
+    assert again.look(ASSIGNMENTS[1], new, ASSIGNMENTS[0], new) == [0.3, 0.2, 0.1, 0.2]
+    assert again.asked == 1
 
 
 def test_another_search_adds_to_what_was_spent(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class Executor(Protocol):
 
         Args:
             work: a function of a module, of ``shared`` and a task.
-            shared: the same for all tasks.
+            shared: the same for all tasks. The same object is sent once, if nothing else was shared in between.
             tasks: independent of each other.
 
         Raises:
@@ -103,6 +103,8 @@ class _Spread(ABC):
 
     def __init__(self, workers: int, ahead: int = 0) -> None:
         self.workers, self._given_out = workers, workers + ahead
+        self._latest: tuple[Any, Any] | None = None  # what was shared, and what stands for it
+        self._needed: list[Any] = []  # by tasks that are being done
 
     @abstractmethod
     def close(self) -> None:
@@ -140,7 +142,8 @@ class _Spread(ABC):
         """See :class:`Executor`."""
         if not tasks:
             return
-        place = self._share(shared)
+        place = self._place(shared)
+        self._needed.append(place)
         waiting, running = deque(range(len(tasks))), dict[Any, tuple[int, float]]()
         done, lost = set[int](), Counter[int]()
         took: list[float] = []
@@ -172,6 +175,20 @@ class _Spread(ABC):
         finally:
             for one in running:
                 self._cancel(one)
+            self._needed.remove(place)
+            self._forget_old(place)
+
+    def _place(self, shared: Any) -> Any:
+        """What stands for something that was or is now made known to all workers."""
+        if self._latest is not None and self._latest[0] is shared:
+            return self._latest[1]
+        before, self._latest = self._latest, (shared, self._share(shared))
+        if before is not None:
+            self._forget_old(before[1])
+        return self._latest[1]
+
+    def _forget_old(self, place: Any) -> None:
+        if place not in self._needed and (self._latest is None or self._latest[1] is not place):
             self._forget(place)
 
     @staticmethod

@@ -319,6 +319,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
             self.ledger,
             self._book,
             compare=self._compare and not threshold.round,
+            executor=self._executor,
             notify=self.notify,
         )
         if searched is None:

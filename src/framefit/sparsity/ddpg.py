@@ -167,10 +167,10 @@ class ActorCritic:
         self._asked = problem.dense
         self._predicted: float | None = None
 
-    def ask(self) -> Assignment | None:
-        """Return the next episode's assignment; ``None`` once critic and evaluation agree."""
+    def ask(self) -> Sequence[Assignment]:
+        """Return the next episode's assignment; none once critic and evaluation agree."""
         if self._agreed >= self._IN_A_ROW:
-            return None
+            return []
         self._predicted = None
         if self._waiting:
             self._follow(self._waiting.pop(0))
@@ -180,11 +180,11 @@ class ActorCritic:
             self._roll(self._noisy)
             self._noise *= self._decay
             self._predicted = self._value(self._steps[0])
-        return self._asked
+        return [self._asked]
 
-    def tell(self, accuracy: float) -> None:
+    def tell(self, accuracies: Sequence[float]) -> None:
         """Store the episode, and train actor and critic on all stored episodes."""
-        received = reward(self._kind, accuracy, self._problem.total(self._asked)) / self._scale
+        received = reward(self._kind, accuracies[0], self._problem.total(self._asked)) / self._scale
         if self._predicted is not None:
             agrees = abs(self._predicted - received) <= self._agreement * abs(received)
             self._agreed = self._agreed + 1 if agrees else 0

@@ -5,6 +5,8 @@ A walk has the state that a controller sees, its action, and the clamp.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from framefit.sparsity.allocation import allocate
@@ -15,36 +17,43 @@ class CoefficientSearch:
     """Scales each layer's errors, allocates exactly, and keeps the scales that give a better accuracy.
 
     Errors of layers do not really add up; the scales compensate for that. The first proposal is the plain
-    allocation; each later one redraws a tenth of the best scales. After Frantar and Alistarh, 2022,
-    "SPDY", section 3.3; the scales are around 1 here, since the errors are estimates of the loss already.
+    allocation; each of the later ones, four at a time, redraws a tenth of the best scales. After Frantar and
+    Alistarh, 2022, "SPDY", section 3.3; the scales are around 1 here, since the errors are estimates of the
+    loss already.
     """
 
     name = "spdy"
     _PART = 0.1  # of the scales that one step redraws (SPDY, section 3.3)
     _SPREAD = 1.0  # standard deviation of a scale's logarithm
     _TRIES = 50  # draws until one changes the allocation
+    _TOGETHER = 4  # evaluated before the next scales are chosen
 
     def __init__(self, problem: Problem, budget_cycles: int, random: np.random.Generator) -> None:
         self._problem, self._budget, self._random = problem, budget_cycles, random
         self._scales: Floats = np.ones(len(problem.layers))
-        self._asked = self._scales
+        self._asked: list[Floats] = []
         self._best = -np.inf
         self._seen: set[bytes] = set()
 
-    def ask(self) -> Assignment | None:
-        """Return the allocation for other scales; ``None`` where no draw changes the allocation."""
-        for _ in range(self._TRIES):
-            self._asked = self._scales if not self._seen else self._redrawn()
-            assignment = allocate(self._problem, self._budget, self._problem.errors * self._asked[:, None])
-            if assignment.tobytes() not in self._seen:
-                self._seen.add(assignment.tobytes())
-                return assignment
-        return None
+    def ask(self) -> Sequence[Assignment]:
+        """Return allocations for other scales; none where no draw changes the allocation."""
+        self._asked, proposals = [], list[Assignment]()
+        for _ in range(self._TOGETHER if self._seen else 1):
+            for _ in range(self._TRIES):
+                scales = self._redrawn() if self._seen else self._scales
+                assignment = allocate(self._problem, self._budget, self._problem.errors * scales[:, None])
+                if assignment.tobytes() not in self._seen:
+                    self._seen.add(assignment.tobytes())
+                    self._asked.append(scales)
+                    proposals.append(assignment)
+                    break
+        return proposals
 
-    def tell(self, accuracy: float) -> None:
-        """Keep the scales if they are at least as good."""
-        if accuracy >= self._best:
-            self._best, self._scales = accuracy, self._asked
+    def tell(self, accuracies: Sequence[float]) -> None:
+        """Keep the best scales if they are at least as good as those before."""
+        best = int(np.argmax(accuracies))
+        if accuracies[best] >= self._best:
+            self._best, self._scales = accuracies[best], self._asked[best]
 
     def _redrawn(self) -> Floats:
         count = max(round(self._PART * len(self._scales)), 1)
@@ -83,41 +92,34 @@ class SwapSearch:
         problem.check_budget(budget_cycles)
         self._problem, self._budget, self._random = problem, budget_cycles, random
         self._parent = allocate(problem, budget_cycles) if start is None else start.copy()
-        self._asked = self._parent
+        self._asked: list[Assignment] = []
         self._best = -np.inf
-        self._generation: list[tuple[float, Assignment]] = []
         self._seen: set[bytes] = set()
         self._places = [{int(level): place for place, level in enumerate(useful)} for useful in problem.envelopes]
 
-    def ask(self) -> Assignment | None:
-        """Return the first parent, then children; ``None`` where no new child is left."""
-        if not self._seen:
-            self._seen.add(self._parent.tobytes())
-            self._asked = self._parent
-            return self._parent
-        drawn: list[Assignment] = []
-        for _ in range(self._TRIES):
-            child = self._child()
-            if child.tobytes() not in self._seen:
-                drawn.append(child)
-                if len(drawn) == self._DRAWN:
-                    break
-        if not drawn:
-            return None
-        child = min(drawn, key=self._problem.error)
-        self._seen.add(child.tobytes())
-        self._asked = child
-        return child
+    def ask(self) -> Sequence[Assignment]:
+        """Return the first parent, then children; none where no new child is left."""
+        self._asked = [] if self._seen else [self._parent]
+        for _ in range(self._CHILDREN if self._seen else 0):
+            drawn: list[Assignment] = []
+            for _ in range(self._TRIES):
+                child = self._child()
+                if child.tobytes() not in self._seen:
+                    drawn.append(child)
+                    if len(drawn) == self._DRAWN:
+                        break
+            if not drawn:
+                break
+            self._asked.append(min(drawn, key=self._problem.error))
+            self._seen.add(self._asked[-1].tobytes())
+        self._seen.add(self._parent.tobytes())
+        return self._asked
 
-    def tell(self, accuracy: float) -> None:
-        """Choose the next parent when a generation is complete."""
-        self._generation.append((accuracy, self._asked))
-        if self._best > -np.inf and len(self._generation) < self._CHILDREN:
-            return
-        best, child = max(self._generation, key=lambda scored: scored[0])
-        self._generation.clear()
-        if best >= self._best:
-            self._best, self._parent = best, child
+    def tell(self, accuracies: Sequence[float]) -> None:
+        """Choose the next parent."""
+        best = int(np.argmax(accuracies))
+        if accuracies[best] >= self._best:
+            self._best, self._parent = accuracies[best], self._asked[best]
 
     def _child(self) -> Assignment:
         child, random = self._parent.copy(), self._random

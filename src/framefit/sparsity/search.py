@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from framefit.core.executor import Executor, Here
 from framefit.core.files import read_record, write_record
+from framefit.core.model import Model
 from framefit.core.settings import Notify
 from framefit.core.sparsity import SparsifySettings, Spent, Trial, Trials
 from framefit.devices.host import cpuinfo
@@ -44,36 +46,61 @@ def quick() -> Any:
 class Evaluator:
     """Accuracy of assignments on a subset of the validation data, by :func:`quick` forward passes only.
 
+    Where it is sent to another process it makes a network of its own there, and uses one thread.
+
     Args:
-        network: receives the weights of each assignment in turn.
+        model: the dense one.
         database: source of the weights.
         examples: validation data.
         calibration: inputs for the batch norm's statistics; float32, N x ...
-        ledger: counts images and evaluations.
     """
 
     def __init__(
-        self,
-        network: Network,
-        database: Database,
-        examples: Examples,
-        calibration: npt.NDArray[np.float32],
-        ledger: Ledger,
+        self, model: Model, database: Database, examples: Examples, calibration: npt.NDArray[np.float32]
     ) -> None:
-        self._network, self._database, self._ledger = network, database, ledger
-        self._examples, self._calibration = examples, calibration
+        self._model, self._database, self._examples, self._calibration = model, database, examples, calibration
+        self._network = to_torch(model)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_network"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        torch.set_num_threads(1)
+        self._network = to_torch(self._model)
+
+    @property
+    def images(self) -> int:
+        """Forwarded in an evaluation."""
+        return len(self._examples) + (len(self._calibration) if self._network.norms else 0)
 
     def __call__(self, assignment: Assignment) -> float:
         """Return top-1 accuracy, 0 to 1."""
         load_state(self._network, self._database.weights(assignment))
-        images = len(self._examples)
         with quick():
             if self._network.norms:
                 reestimate(self._network, self._calibration)
-                images += len(self._calibration)
-            top1 = evaluate(self._network, self._examples).top1
-        self._ledger.forwarded(images, evaluations=1)
-        return top1
+            return evaluate(self._network, self._examples).top1
+
+
+def evaluations(
+    evaluator: Evaluator, executor: Executor, ledger: Ledger, assignments: Sequence[Assignment]
+) -> Iterator[float]:
+    """Accuracies of several assignments, in their order; any number of workers gives the same."""
+    known: dict[int, float] = {}
+    if len(assignments) == 1:
+        executor = Here()
+    each = executor.each(_evaluated, evaluator, assignments)
+    for place in range(len(assignments)):
+        while place not in known:
+            number, known[number] = next(each)
+        ledger.forwarded(evaluator.images, evaluations=1)
+        yield known[place]
+
+
+def _evaluated(evaluator: Evaluator, assignment: Assignment) -> float:
+    """A task of an executor."""
+    return evaluator(assignment)
 
 
 _BATCH = 128  # inputs at once
@@ -112,6 +139,10 @@ class Searched:
     interrupted: bool
 
 
+Evaluate = Callable[[Sequence[Assignment]], Iterator[float]]
+"""Gives the accuracies of assignments, in their order."""
+
+
 class TrialLog:
     """Evaluations of a search, stored in its folder: none is made twice.
 
@@ -138,16 +169,20 @@ class TrialLog:
         else:
             self.write()
 
-    def evaluated(self, evaluate: Callable[[Assignment], float]) -> Callable[[Assignment], float]:
-        """Wrap an evaluation: stored results are looked up."""
+    def evaluated(self, evaluate: Evaluate) -> Evaluate:
+        """Wrap evaluations: stored results are looked up."""
 
-        def look(assignment: Assignment) -> float:
-            levels = tuple(int(level) for level in assignment)
-            if levels in self._known:
-                self._catch_up(self._known[levels])
-            else:
+        def look(assignments: Sequence[Assignment]) -> Iterator[float]:
+            all_levels = [tuple(int(level) for level in assignment) for assignment in assignments]
+            new = {levels: a for levels, a in zip(all_levels, assignments, strict=True) if levels not in self._known}
+            values = evaluate(list(new.values()))
+            for levels in all_levels:
+                if levels in self._known:
+                    self._catch_up(self._known[levels])
+                    yield self._trials[self._known[levels]].top1
+                    continue
                 self._catch_up(len(self._trials) - 1)
-                top1 = evaluate(assignment)
+                top1 = next(values)
                 self._known[levels] = len(self._trials)
                 spent = self._ledger.spent()
                 images, seconds = spent.images_forwarded, spent.seconds
@@ -156,7 +191,7 @@ class TrialLog:
                 )
                 if time.monotonic() - self._written_s > _WRITE_S:
                     self.write()
-            return self._trials[self._known[levels]].top1
+                yield top1
 
         return look
 
@@ -189,7 +224,7 @@ def make_problem(subject: Subject, database: Database, ledger: Ledger) -> Proble
         cycles=cycles,
         errors=database.errors,
         fixed_cycles=fixed,
-        evaluate=Evaluator(subject.network(), database, subject.examples, subject.inputs, ledger),
+        evaluate=Evaluator(subject.model, database, subject.examples, subject.inputs),
     )
     return calibrated(problem, subject, database, ledger)
 
@@ -276,6 +311,7 @@ def search_arms(
     book: TrialLog,
     *,
     compare: bool,
+    executor: Executor,
     notify: Notify,
 ) -> Searched | None:
     """Run the solvers within a part of the dense model's cycles.
@@ -288,9 +324,9 @@ def search_arms(
     """
     target = int(ratio * subject.prices.total(subject.model, subject.zeros))
     budget = fitted_budget(subject, database, problem, target, ledger)
-    looked = book.evaluated(problem.evaluate)
-    aware = replace(problem, evaluate=looked)
-    blind = aware.blind()
+    assert isinstance(problem.evaluate, Evaluator)
+    evaluate = book.evaluated(functools.partial(evaluations, problem.evaluate, executor, ledger))
+    blind = problem.blind()
     plans: list[tuple[str, bool]] = [(settings.solver, True)]
     if compare:
         rules = [name for name in ONCE if name != settings.solver and (name != "lamp" or subject.pattern != "channel")]
@@ -300,7 +336,7 @@ def search_arms(
     interrupted = False
     try:
         for name, hardware in plans:
-            posed, room = (aware, budget) if hardware else (blind, blind_budget(problem, budget))
+            posed, room = (problem, budget) if hardware else (blind, blind_budget(problem, budget))
             label = name if hardware else f"{name}, blind"
             book.arm = f"{label} at {ratio:.4f}"
             solver = make_solver(
@@ -321,6 +357,7 @@ def search_arms(
                 kind=settings.reward,
                 cycles=problem.total,
                 most_cycles=budget,
+                evaluate=evaluate,
                 progress=functools.partial(_tell, notify, label, problem),
             )
             if solution is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,12 +28,12 @@ class Solver(Protocol):
         """The name by which users choose it."""
         ...
 
-    def ask(self) -> Assignment | None:
-        """Return the next assignment to evaluate; ``None``: there are no more proposals."""
+    def ask(self) -> Sequence[Assignment]:
+        """Return assignments to evaluate, none of which depends on another's accuracy; none: there are no more."""
         ...
 
-    def tell(self, accuracy: float) -> None:
-        """Receive the accuracy (0 to 1) of the latest proposal."""
+    def tell(self, accuracies: Sequence[float]) -> None:
+        """Receive the accuracies (0 to 1) of all that was asked for last."""
         ...
 
 
@@ -79,6 +80,7 @@ def search(
     kind: RewardKind = "accuracy-log-cycles",
     cycles: Callable[[Assignment], int] | None = None,
     most_cycles: int | None = None,
+    evaluate: Callable[[Sequence[Assignment]], Iterator[float]] | None = None,
     progress: Callable[[Solution], None] | None = None,
 ) -> Solution | None:
     """Ask, evaluate and tell until the solver or the limits end the search; at least once if there is a proposal.
@@ -92,15 +94,21 @@ def search(
         cycles: of an assignment, for the reward; default: the problem's own. A search without the hardware is
             still judged by the hardware's cycles.
         most_cycles: assignments above it count as worth nothing, without a forward pass.
+        evaluate: gives the accuracies of several assignments, in their order; default: the problem's, one by one.
         progress: receives the best solution after each evaluation.
 
     Returns:
         The best solution; ``None`` where nothing was evaluated. Ctrl-C ends the search and keeps its best.
     """
     cycles = cycles or problem.total
+    evaluate = evaluate or functools.partial(map, problem.evaluate)
     best: Assignment | None = None
     accuracy, worth, count, refused = 0.0, -np.inf, 0, 0
     curve: list[SearchPoint] = []
+
+    def going_on() -> bool:
+        in_time = limits.seconds is None or ledger.seconds < limits.seconds
+        return count < limits.evaluations and (not count or in_time)
 
     def point() -> SearchPoint:
         assert best is not None
@@ -120,25 +128,31 @@ def search(
         return Solution(solver.name, best, accuracy, count, tuple(ended), interrupted)
 
     try:
-        while count < limits.evaluations and (not count or limits.seconds is None or ledger.seconds < limits.seconds):
-            assignment = solver.ask()
-            if assignment is None:
+        while going_on() and refused <= _MOST_REFUSED * limits.evaluations:
+            proposals = solver.ask()
+            if not proposals:
                 break
-            if most_cycles is not None and cycles(assignment) > most_cycles:
-                refused += 1
-                solver.tell(0.0)
-                if refused > _MOST_REFUSED * limits.evaluations:
+            within = [most_cycles is None or cycles(assignment) <= most_cycles for assignment in proposals]
+            allowed = [assignment for assignment, fits in zip(proposals, within, strict=True) if fits]
+            values = evaluate(allowed[: limits.evaluations - count])
+            accuracies = []
+            for assignment, fits in zip(proposals, within, strict=True):
+                if not fits:
+                    refused += 1
+                    accuracies.append(0.0)
+                    continue
+                if not going_on():
                     break
-                continue
-            top1 = problem.evaluate(assignment)
-            solver.tell(top1)
-            count += 1
-            value = reward(kind, top1, cycles(assignment))
-            if value > worth:
-                best, accuracy, worth = assignment.copy(), top1, value
-                curve.append(point())
-            if progress is not None and (now := solution()) is not None:
-                progress(now)
+                accuracies.append(top1 := next(values))
+                count += 1
+                value = reward(kind, top1, cycles(assignment))
+                if value > worth:
+                    best, accuracy, worth = assignment.copy(), top1, value
+                    curve.append(point())
+                if progress is not None and (now := solution()) is not None:
+                    progress(now)
+            if len(accuracies) == len(proposals):
+                solver.tell(accuracies)
     except KeyboardInterrupt:
         return solution(interrupted=True)
     return solution()

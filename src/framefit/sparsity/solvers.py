@@ -23,12 +23,12 @@ class Once:
         self.name = name
         self._propose: Callable[[], Assignment] | None = propose
 
-    def ask(self) -> Assignment | None:
+    def ask(self) -> Sequence[Assignment]:
         """Return the proposal once."""
         propose, self._propose = self._propose, None
-        return None if propose is None else propose()
+        return [] if propose is None else [propose()]
 
-    def tell(self, accuracy: float) -> None:
+    def tell(self, accuracies: Sequence[float]) -> None:
         """Ignore the accuracy: there is nothing to learn."""
 
 
@@ -40,6 +40,7 @@ class RandomSearch:
     """
 
     name = "random"
+    _TOGETHER = 4
 
     def __init__(self, problem: Problem, budget_cycles: int, random: np.random.Generator) -> None:
         problem.check_budget(budget_cycles)
@@ -48,16 +49,19 @@ class RandomSearch:
         able = problem.cycles[:, 0].sum()
         self._needed = 1 - (budget_cycles - problem.fixed_cycles) / max(int(able), 1)
 
-    def ask(self) -> Assignment:
-        """Return another random assignment."""
+    def ask(self) -> Sequence[Assignment]:
+        """Return other random assignments."""
+        return [self._drawn() for _ in range(self._TOGETHER)]
+
+    def tell(self, accuracies: Sequence[float]) -> None:
+        """Ignore the accuracies: there is nothing to learn."""
+
+    def _drawn(self) -> Assignment:
         self._walk.restart()
         actions = np.clip(self._needed + self._random.uniform(-0.3, 0.3, len(self._problem.layers)), 0.001, 1)
         for action in actions:
             self._walk.step(float(action))
         return self._walk.assignment
-
-    def tell(self, accuracy: float) -> None:
-        """Ignore the accuracy: there is nothing to learn."""
 
 
 def uniform(problem: Problem, budget_cycles: int) -> Assignment:
@@ -196,24 +200,24 @@ class _Auto:
         self._first = max(evaluations // 2, 1)
         self._solver: Solver = CoefficientSearch(problem, budget_cycles, random)
         self._best, self._assignment = -1.0, problem.dense
-        self._asked: Assignment | None = None
+        self._asked: Sequence[Assignment] = []
         self._count = 0
 
-    def ask(self) -> Assignment | None:
-        """Return a proposal of the solver whose turn it is."""
+    def ask(self) -> Sequence[Assignment]:
+        """Return proposals of the solver whose turn it is."""
         searching = isinstance(self._solver, CoefficientSearch)
-        self._asked = None if searching and self._count >= self._first else self._solver.ask()
-        if self._asked is None and searching and self._count:
+        self._asked = [] if searching and self._count >= self._first else self._solver.ask()
+        if not self._asked and searching and self._count:
             self._solver = SwapSearch(self._problem, self._budget, self._random, start=self._assignment)
             self._solver.ask()  # the parent, whose accuracy is known
-            self._solver.tell(self._best)
+            self._solver.tell([self._best])
             self._asked = self._solver.ask()
         return self._asked
 
-    def tell(self, accuracy: float) -> None:
-        """Pass the accuracy on to the solver."""
-        assert self._asked is not None
-        self._count += 1
-        if accuracy > self._best:
-            self._best, self._assignment = accuracy, self._asked.copy()
-        self._solver.tell(accuracy)
+    def tell(self, accuracies: Sequence[float]) -> None:
+        """Pass the accuracies on to the solver."""
+        self._count += len(self._asked)
+        best = int(np.argmax(accuracies))
+        if accuracies[best] > self._best:
+            self._best, self._assignment = accuracies[best], self._asked[best].copy()
+        self._solver.tell(accuracies)
