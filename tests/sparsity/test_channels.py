@@ -249,6 +249,21 @@ def test_heads_that_attend_to_channels() -> None:
     check_removal(b.build(), {0: [0]})
 
 
+def test_channels_that_are_shuffled() -> None:
+    """Between two halves, as ShuffleNet does it: a channel of each goes, and a depthwise convolution loses both."""
+    b = GraphBuilder("shuffled", 1)
+    x = b.conv(b.input("image", (1, 3, 4, 4)), 8, activation="Relu")
+    x = b.op("Reshape", x, b.constant(np.array([1, 2, 4, 4, 4])))
+    x = b.op("Reshape", b.op("Transpose", x, perm=[0, 2, 1, 3, 4]), b.constant(np.array([1, 8, 4, 4])))
+    x = b.conv(x, 8, groups=8, norm=True, activation="Relu")
+    b.output(b.dense(b.op("Flatten", b.op("GlobalAveragePool", x)), 3), "classes")
+    _, layers, (group,) = opened(b.build())
+    assert group.channels == 4
+    assert group.makers[:2] == [Place(layers[0].weight), Place(layers[0].weight, first=4)]
+    assert Place(layers[1].weight, times=2) in group.makers
+    check_removal(b.build(), {0: [1, 3]})
+
+
 def test_what_operators_do_to_channels_is_not_guessed() -> None:
     """An operator that is not known keeps the channels that reach it."""
     b = GraphBuilder("turned", 1)

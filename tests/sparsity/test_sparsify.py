@@ -228,8 +228,26 @@ def test_zeros_in_int8(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_int8_is_for_this_machine(place: Path) -> None:
     """A described target says itself how many bits it has."""
-    with pytest.raises(InputError, match="int8 is a choice on this machine only"):
+    with pytest.raises(InputError, match="int8 is a choice on this machine and for n:m zeros"):
         made(place, "described", int8=True)
+
+
+def test_two_of_four_in_int8(place: Path) -> None:
+    """What a GPU's sparse units read: of four neighbouring inputs two are zero, in bytes; the notes say what for."""
+    given = {"pattern": "n:m", "int8": True, "cycles": 0.85, "solver": "dp", "override": "deploy"}
+    found = made(place, "two of four", **given)
+    assert (found.pattern, found.int8) == ("n:m", True)
+    assert chosen(found).top1 == pytest.approx(top1_in_onnx_runtime(place, place / "two of four"), abs=1e-9)
+    arrays = listing(Model.load(place / "two of four" / "model.onnx")).arrays
+    weights = [array for array in arrays.values() if array.dtype == np.int8 and array.ndim == 4]
+    pruned = [array for array in weights if (array == 0).mean() > 0.4]
+    assert pruned
+    for array in pruned:
+        fours = array.reshape(len(array), -1, 4, *array.shape[2:])
+        assert (np.count_nonzero(fours, axis=2) <= 2).all()
+    assert any("trtexec --sparsity=enable --int8" in note for note in found.notes)
+    (vpu,) = read_record(place / "two of four" / "deploy.json", Deployment).targets
+    assert vpu.latency_ns < vpu.dense_latency_ns
 
 
 def test_this_machine_is_a_target_for_channels(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -322,7 +322,8 @@ class SparsifySettings(Settings, kw_only=True):
     int8: Annotated[
         bool,
         option(
-            "Write the sparse model in int8; it is fine-tuned with rounded weights and activations. For this machine.",
+            "Write the sparse model in int8; it is fine-tuned with rounded weights and activations. For this machine, "
+            "and for n:m zeros.",
             "--int8/--float32",
         ),
     ] = False

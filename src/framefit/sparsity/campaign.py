@@ -587,10 +587,12 @@ def _of_pattern(subject: Subject) -> tuple[str, ...]:
             f"measured on this machine: kernels skip zeros that {share} share",
             "no gain in other runtimes: they multiply zeros, too",
         )
-    return (
-        f"modelled cycles: the gain is that of {subject.target.name}, which skips zeros",
-        "no gain in ONNX Runtime: it multiplies zeros, too",
-    )
+    modelled = f"modelled cycles: the gain is that of {subject.target.name}, which skips zeros"
+    if subject.pattern == "n:m":
+        of, bits = " of ".join(map(str, subject.of_m or ())), "int8" if subject.int8 else "fp16"
+        units = f"{of} zeros are for runtimes with sparse units, such as TensorRT (trtexec --sparsity=enable --{bits})"
+        return modelled, f"{units}; ONNX Runtime multiplies them"
+    return (modelled, "no gain in ONNX Runtime: it multiplies zeros, too")
 
 
 def _overridden(verdict: Verdict, override: Override | None) -> tuple[str, ...]:

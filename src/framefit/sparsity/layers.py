@@ -389,7 +389,7 @@ class _Trace:
         data = given[0]
         if layer is not None:
             self._product(node, layer, data)
-        elif node.op == "BatchNormalization" or self._keeps(node, data):
+        elif self._keeps(node, data):
             self._pass(node, data)
         elif node.op in _RESHAPES and (reshaped := self._reshaped(node, data)) is not None:
             self._reshape(node, data, reshaped)
@@ -415,7 +415,8 @@ class _Trace:
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         known = self._of.get(data.name)
         if layer.groups > 1:
-            if layer.channels == 1 and layer.rows == 1 and known is not None:  # depthwise: the input's channels go out
+            depthwise = layer.channels == 1 and layer.rows == 1  # the input's channels go out
+            if depthwise and known is not None and known.axis == 1:
                 self._make([layer.weight, *self._constants([bias])], known)
                 self._of[node.outputs[0].name] = known
             else:
@@ -595,6 +596,8 @@ class _Trace:
             return False
         if node.op in _ELEMENTWISE:
             return before == after
+        if node.op == "BatchNormalization":
+            return known.axis == 1
         return node.op in _POOLING and known.axis == 1 < len(after) and before[1] == after[1]
 
     def _reshaped(self, node: Node, data: Operand) -> _Reshaped | None:
@@ -667,9 +670,7 @@ class _Trace:
             return order.index(known.axis) if isinstance(order, tuple) else None
         if node.op in _NORMALIZE:
             first = int(_number(node, "axis", _NORMALIZE[node.op])) % rank
-            return (
-                known.axis if known.axis < first or (node.op != "LayerNormalization" and known.axis != first) else None
-            )
+            return known.axis if known.axis < first else None
         if node.op in _REDUCE:
             axes = self._reduced(node, rank)
             if axes is None or known.axis in axes:

@@ -141,13 +141,14 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
     here = not capabilities_of(target).modelled
     if here:  # a processor is measured: a description of a core like it prices what is not
         target = load_target(_PROCESSOR)
-    elif settings.int8:
-        raise InputError(
-            f"int8 is a choice on this machine only: the description of {target.name!r} says how many bits it has",
-            remedy="leave it out, or choose --target cpu",
-        )
     lanes = lanes_here() if here else 0
     pattern = chosen_pattern(target, settings.pattern, lanes)
+    if settings.int8 and not (here or pattern == "n:m"):
+        raise InputError(
+            f"int8 is a choice on this machine and for n:m zeros: the description of {target.name!r} says how many "
+            "bits it has",
+            remedy="leave it out, or choose --target cpu",
+        )
     source_model = settings.model if model is None else model
     opened, split = open_together(
         source_model,
