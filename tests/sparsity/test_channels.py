@@ -56,12 +56,10 @@ def check_removal(model: Model, gone: dict[int, list[int]]) -> None:
             np.moveaxis(weight, place.axis, 0)[place.of(channels)] = 0
     small = with_weights(model, shrunk(arrays, zeroed, removed, layers))
     assert small.parameters < model.parameters
-    shape = model.inputs[0].shape
-    assert shape is not None
-    data = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    random = np.random.default_rng(0)
+    data = {one.name: random.standard_normal(one.shape).astype(np.float32) for one in model.inputs}
     smaller, whole = (
-        onnxruntime.InferenceSession(one.to_bytes()).run(None, {model.inputs[0].name: data})[0]
-        for one in (small, with_weights(model, zeroed))
+        onnxruntime.InferenceSession(one.to_bytes()).run(None, data)[0] for one in (small, with_weights(model, zeroed))
     )
     assert np.allclose(smaller, whole, rtol=1e-4, atol=1e-5)
 
@@ -247,6 +245,24 @@ def test_heads_that_attend_to_channels() -> None:
     _, _, (heads,) = opened(b.build())
     assert heads.channels == 2
     check_removal(b.build(), {0: [0]})
+
+
+@pytest.mark.parametrize("outputs", [12, 24])
+def test_groups_of_a_convolution_go_whole(outputs: int) -> None:
+    """Of four groups with three inputs each, three or six outputs; a gate and a concatenation follow."""
+    b = GraphBuilder("grouped", 1)
+    x = b.conv(b.input("image", (1, 3, 4, 4)), 12, norm=True, activation="Relu")
+    y = b.conv(x, outputs, groups=4, norm=True, activation="Relu")
+    gate = b.op("Sigmoid", b.conv(b.op("GlobalAveragePool", y), outputs, kernel=1))
+    y = b.op("Concat", b.conv(b.input("more", (1, 3, 4, 4)), 6), b.op("Mul", y, gate), axis=1)
+    b.output(b.dense(b.op("Flatten", b.op("GlobalAveragePool", b.conv(y, 5))), 3), "classes")
+    model = b.build()
+    _, layers, groups = opened(model)
+    whole = next(group for group in groups if group.channels == 4)
+    assert Place(layers[0].weight, times=3) in whole.makers
+    assert Place(layers[1].weight, times=outputs // 4) in whole.makers
+    assert Place(layers[4].name, 1, times=outputs // 4, first=6) in whole.readers
+    check_removal(model, {groups.index(whole): [0, 2]})
 
 
 def test_channels_that_are_shuffled() -> None:

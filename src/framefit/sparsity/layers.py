@@ -1,7 +1,7 @@
 """Layers of a network that can lose weights, as matrices; and channels that can be removed together.
 
 Convolutions go along one axis (signals), two (images) or three (volumes). Channels are followed through residual sums,
-depthwise convolutions, gates, concatenations, splits and reshapes. Where a reshape divides them among the heads of an
+depthwise and grouped convolutions, gates, concatenations, splits and reshapes. Where a reshape divides them among the heads of an
 attention, the channels of a head go together, in what makes queries, keys and values and in what reads the result
 (Michel, Levy and Neubig, 2019, "Are sixteen heads really better than one?").
 """
@@ -401,7 +401,7 @@ class _Trace:
             self._note_size(node, axis, self._parts(data.name))
             self._of[node.outputs[0].name] = _Channels(axis, self._parts(data.name))
         elif node.op in _JOIN and (whole := self._joined(node)) is not None:
-            self._join(node, whole)
+            self._join(node, self._of[whole])
         elif node.op == "Concat" and self._concatenates(node):
             self._concatenate(node)
         elif node.op == "Split" and self._splits(node, data):
@@ -415,10 +415,16 @@ class _Trace:
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         known = self._of.get(data.name)
         if layer.groups > 1:
-            depthwise = layer.channels == 1 and layer.rows == 1  # the input's channels go out
-            if depthwise and known is not None and known.axis == 1:
-                self._make([layer.weight, *self._constants([bias])], known)
-                self._of[node.outputs[0].name] = known
+            if known is not None and known.axis == 1 and self._whole(data.name, layer.channels):
+                parts = tuple(
+                    part._replace(
+                        times=part.times // layer.channels * layer.rows, first=part.first // layer.channels * layer.rows
+                    )
+                    for part in self._parts(data.name)
+                )
+                made = _Channels(1, parts)
+                self._make([layer.weight, *self._constants([bias])], made)
+                self._of[node.outputs[0].name] = made
             else:
                 self._stop(node)
             return
@@ -631,6 +637,17 @@ class _Trace:
             return None
         return _Reshaped(chosen, copies=copies, inside=inside)
 
+    def _whole(self, tensor: str, size: int) -> bool:
+        """Whether a tensor's channels are whole runs of so many entries, which they may become here."""
+        for number in range(len(self._parts(tensor))):
+            part = self._parts(tensor)[number]
+            entries = self._group(part).channels * part.times
+            if part.first % size or entries % size or (part.times % size and size % part.times):
+                return False
+            if part.times % size:
+                self._coarsen(part.group, 1, size // part.times)
+        return True
+
     def _divides(self, part: _Part, size: int, inside: int) -> bool:
         """Whether a part is all of an axis of this size, in channels that are not yet as large as this."""
         return part.first == 0 and self._group(part).channels * part.times == size and inside % part.times == 0
@@ -695,38 +712,48 @@ class _Trace:
         alike = one.axis == other.axis < len(shape) - 2 and self._cuts(one) == self._cuts(other)
         return one.axis if alike else None
 
-    def _joined(self, node: Node) -> _Channels | None:
-        """The channels of operands that all have the same parts, the same channels, or one number for all of them."""
+    def _joined(self, node: Node) -> str | None:
+        """One of the operands, where all have the same parts, the same channels, or one number for all of them."""
         shape = node.outputs[0].shape
         if shape is None:
             return None
         rank = len(shape)
         traced = [
-            (operand.shape or (), self._of[operand.name])
+            (operand.name, operand.shape or (), self._of[operand.name].axis)
             for operand in node.inputs
             if operand is not None and operand.name in self._of
         ]
-        known = next((own for sizes, own in traced if len(sizes) == rank and sizes[own.axis] == shape[own.axis]), None)
-        if known is None:
+        full = (one for one, sizes, axis in traced if len(sizes) == rank and sizes[axis] == shape[axis])
+        whole = next(full, None)
+        if whole is None:
             return None
+        along = self._of[whole].axis
         for operand in node.inputs:
             if operand is None:
                 continue
             sizes = operand.shape
             if sizes is None or (operand.constant and operand.name not in self._arrays):
                 return None
-            axis = known.axis - (rank - len(sizes))
-            if axis < 0 or sizes[axis] == 1 < shape[known.axis]:
+            axis = along - (rank - len(sizes))
+            if axis < 0 or sizes[axis] == 1 < shape[along]:
                 if operand.name in self._of and self._of[operand.name].axis != axis:
                     return None
-            elif sizes[axis] != shape[known.axis] or not (operand.constant or self._alike(operand, known)):
+            elif sizes[axis] != shape[along] or not (operand.constant or self._alike(operand.name, whole)):
                 return None
-        return known
+        return whole
 
-    def _alike(self, operand: Operand, known: _Channels) -> bool:
-        """Whether a tensor's channels are in parts like these, which can be removed together."""
-        other = self._of.get(operand.name)
-        return other is not None and other.axis == known.axis and self._cuts(other) == self._cuts(known)
+    def _alike(self, tensor: str, other: str) -> bool:
+        """Whether channels are in parts that can be removed together; finer ones become as coarse as they meet."""
+        if tensor not in self._of or self._of[tensor].axis != self._of[other].axis:
+            return False
+        for number in range(min(len(self._parts(tensor)), len(self._parts(other)))):
+            fine, coarse = sorted(
+                (self._parts(tensor)[number], self._parts(other)[number]), key=lambda part: part.times
+            )
+            sizes = [self._group(part).channels * part.times for part in (fine, coarse)]
+            if fine.times < coarse.times and sizes[0] == sizes[1] and not coarse.times % fine.times:
+                self._coarsen(fine.group, 1, coarse.times // fine.times)
+        return self._cuts(self._of[tensor]) == self._cuts(self._of[other])
 
     def _cuts(self, channels: _Channels) -> list[tuple[int, int, int]]:
         return [(part.times, part.first, self._group(part).channels) for part in channels.parts]

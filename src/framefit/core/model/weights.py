@@ -54,7 +54,8 @@ def with_weights(model: Model, arrays: Mapping[str, Array]) -> Model:
     Args:
         model: it is not changed.
         arrays: initializer -> new values, cast to its type. The shape may differ, if channels are removed for
-            example: the groups of a depthwise convolution follow its weight.
+            example: groups of a convolution follow its weight, of which whole
+            groups may be gone.
 
     Raises:
         InputError: there is no such initializer, or shapes do not match each other.
@@ -193,11 +194,11 @@ def _set(value: ir.Value, array: Array) -> None:
 
 
 def _follow(weight: ir.Value, array: Array) -> None:
-    """Adapt the groups of depthwise convolutions to a weight with fewer outputs."""
+    """Adapt the groups of convolutions to a weight with fewer outputs: whole groups are gone."""
     old = static_shape(weight)
     for node, index in weight.uses():
         groups = node.attributes.get_int("group", 1)
-        if old and node.op_type == "Conv" and index == 1 and groups > 1 and old[1] == 1:
+        if old and node.op_type == "Conv" and index == 1 and groups > 1 and not groups * len(array) % old[0]:
             node.attributes["group"] = ir.AttrInt64("group", groups * len(array) // old[0])
 
 
