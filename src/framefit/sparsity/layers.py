@@ -1,9 +1,9 @@
 """Layers of a network that can lose weights, as matrices; and channels that can be removed together.
 
 Convolutions go along one axis (signals), two (images) or three (volumes). Channels are followed through residual sums,
-depthwise and grouped convolutions, gates, concatenations, splits and reshapes. Where a reshape divides them among the heads of an
-attention, the channels of a head go together, in what makes queries, keys and values and in what reads the result
-(Michel, Levy and Neubig, 2019, "Are sixteen heads really better than one?").
+depthwise and grouped convolutions, gates, concatenations, splits and reshapes. Where a reshape divides them among the
+heads of an attention, the channels of a head go together, in what makes queries, keys and values and in what reads the
+result (Michel, Levy and Neubig, 2019, "Are sixteen heads really better than one?").
 """
 
 from __future__ import annotations
