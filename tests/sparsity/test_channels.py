@@ -184,9 +184,13 @@ def attention(how: str) -> Model:
     def shaped(data: str, *sizes: int) -> str:
         return b.op("Reshape", data, b.constant(np.array(sizes)))
 
-    if how == "one product":  # PyTorch Image Models
+    if how in ("one product", "sliced"):  # PyTorch Image Models, by two exporters
         one = b.op("Transpose", shaped(linear(x, 36), 1, 5, 3, 3, 4), perm=[2, 0, 3, 1, 4])
-        parts = b.op("Split", one, b.constant(np.array([1, 1, 1])), axis=0, outputs=3)
+        if how == "sliced":
+            zero, *ends = (b.constant(np.array([number])) for number in range(4))
+            parts = [b.op("Slice", one, begin, end, zero) for begin, end in zip([zero, *ends], ends, strict=False)]
+        else:
+            parts = b.op("Split", one, b.constant(np.array([1, 1, 1])), axis=0, outputs=3)
         query, key, value = (b.op("Squeeze", part, b.constant(np.array([0]))) for part in parts)
         key = b.op("Transpose", key, perm=[0, 1, 3, 2])
     elif how == "three products":  # BERT; a bias for each place and head
@@ -215,6 +219,7 @@ def attention(how: str) -> Model:
     ("how", "makers"),
     [
         ("one product", [(4, 0), (4, 12), (4, 24)]),
+        ("sliced", [(4, 0), (4, 12), (4, 24)]),
         ("three products", [(4, 0)]),
         ("torch", [(4, 0), (4, 12), (4, 24)]),
     ],
@@ -287,6 +292,19 @@ def test_what_operators_do_to_channels_is_not_guessed() -> None:
     b.output(b.op("Flatten", b.op("GlobalAveragePool", b.conv(x, 2))), "classes")
     _, _, groups = opened(b.build())
     assert [group.channels for group in groups] == [6]
+
+
+@pytest.mark.parametrize(("shape", "groups"), [((6,), [6, 6]), ((1, 6), [])])
+def test_constants_that_an_exporter_wrote_once(shape: tuple[int, ...], groups: list[int]) -> None:
+    """Equal vectors of two layers are removed from one of them; what else both read stays whole."""
+    b = GraphBuilder("equal", 1)
+    x, equal = b.input("x", (1, 4)), b.weight(shape, 1)
+    first, second = (b.op("Mul", b.op("MatMul", x, b.weight((4, 6), 4)), equal) for _ in range(2))
+    b.output(b.op("Add", *(b.op("MatMul", each, b.weight((6, 3), 6)) for each in (first, second))), "classes")
+    model = b.build()
+    assert [group.channels for group in opened(model)[2]] == groups
+    if groups:
+        check_removal(model, {0: [1, 2], 1: [5]})
 
 
 def test_layers_that_share_a_weight_stay_dense_and_say_so() -> None:

@@ -12,7 +12,7 @@ import itertools
 import math
 import operator
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -253,11 +253,11 @@ def find_groups(
     nodes: Sequence[Node], arrays: Mapping[str, Array], layers: Sequence[WeightLayer], outputs: Sequence[str]
 ) -> tuple[ChannelGroup, ...]:
     """The groups of channels that may be removed, in the order in which they are made."""
-    users: dict[str, set[tuple[str, str]]] = {}
+    users: dict[str, list[tuple[str, str]]] = {}
     for node in nodes:
         for operand in node.inputs:
             if operand is not None and node.inputs[0] is not None:
-                users.setdefault(operand.name, set()).add((node.op, node.inputs[0].name))
+                users.setdefault(operand.name, []).append((node.op, node.inputs[0].name))
     by_name = {layer.name: layer for layer in layers}
     tried: dict[str, int] = {}
     while True:
@@ -354,7 +354,7 @@ class _Trace:
         self,
         arrays: Mapping[str, Array],
         layers: Mapping[str, WeightLayer],
-        users: Mapping[str, Collection[tuple[str, str]]],
+        users: Mapping[str, Sequence[tuple[str, str]]],
         tried: Mapping[str, int],
     ) -> None:
         self._arrays, self._layers, self._users, self._tried = arrays, layers, users, tried
@@ -437,11 +437,11 @@ class _Trace:
         else:
             self.fix(data.name)
         outputs = 1 if layer.kind == "linear" and layer.transposed else 0
-        makers = [Place(layer.weight, outputs), *(Place(name, -1) for name in self._constants([bias]))]
         self._parent.append(len(self._groups))
-        self._groups.append(ChannelGroup(node.name, layer.facts.outputs, makers))
-        axis = rank - 1 if sequence else 1
-        self._of[node.outputs[0].name] = _Channels(axis, (_Part(len(self._groups) - 1, 1, 0),))
+        self._groups.append(ChannelGroup(node.name, layer.facts.outputs, [Place(layer.weight, outputs)]))
+        made = _Channels(rank - 1 if sequence else 1, (_Part(len(self._groups) - 1, 1, 0),))
+        self._make(self._constants([bias]), made, -1)
+        self._of[node.outputs[0].name] = made
 
     def _pass(self, node: Node, data: Operand) -> None:
         known = self._of.get(data.name)
@@ -591,9 +591,10 @@ class _Trace:
                 self.fix(operand.name)
 
     def _make(self, names: Sequence[str], known: _Channels, axis: int = 0) -> None:
-        """Note arrays with an entry, along an axis, for each of a tensor's channels."""
+        """Note arrays with an entry, along an axis, for each of a tensor's channels; other nodes may need all of it."""
         for part in known.parts:
             self._group(part).makers += [Place(name, axis, part.times, part.first) for name in names]
+            self._group(part).fixed |= any(len(self._users[name]) > 1 for name in names)
 
     def _keeps(self, node: Node, data: Operand) -> bool:
         """Whether a node does the same with every channel by itself, and leaves them where they are."""
@@ -655,7 +656,7 @@ class _Trace:
     def _sizes(self, node: Node, data: Operand) -> Array | None:
         """The sizes that a reshape or an expansion reads; ``None``: they are not known, or other nodes read them."""
         target = node.inputs[1] if len(node.inputs) > 1 else None
-        if target is None or target.name not in self._arrays or self._users[target.name] != {(node.op, data.name)}:
+        if target is None or target.name not in self._arrays or set(self._users[target.name]) != {(node.op, data.name)}:
             return None
         return self._arrays[target.name]
 
@@ -671,10 +672,15 @@ class _Trace:
     def _reduced(self, node: Node, rank: int) -> list[int] | None:
         """The axes that a node makes one number of; ``None``: all, or they are not known."""
         axes: object = node.attributes.get("axes")
-        operand = node.inputs[1] if len(node.inputs) > 1 else None
-        if operand is not None and operand.name in self._arrays:
-            axes = tuple(self._arrays[operand.name].ravel().tolist())
+        if len(node.inputs) > 1:
+            axes = self._numbers(node.inputs[1])
         return [int(axis) % rank for axis in axes] if isinstance(axes, tuple) and axes else None
+
+    def _numbers(self, operand: Operand | None) -> tuple[int, ...] | None:
+        """Values of a constant; ``None``: it is none."""
+        if operand is None or operand.name not in self._arrays:
+            return None
+        return tuple(self._arrays[operand.name].ravel().tolist())
 
     def _moved(self, node: Node, data: Operand) -> int | None:
         """The axis of channels behind a node that leaves them as they are; ``None``: it does not."""
@@ -693,6 +699,9 @@ class _Trace:
             if axes is None or known.axis in axes:
                 return None
             return known.axis if _number(node, "keepdims", 1) else known.axis - sum(one < known.axis for one in axes)
+        if node.op == "Slice":
+            others = self._numbers(node.inputs[3]) if len(node.inputs) > 3 else None
+            return None if others is None or known.axis in {axis % rank for axis in others} else known.axis
         axis = int(_number(node, "axis")) % rank
         if axis == known.axis:
             return None
@@ -773,7 +782,7 @@ class _Trace:
         axis, shapes = node.attributes.get("axis", 0), [output.shape for output in node.outputs]
         if known is None or sizes is None or data.shape is None or None in shapes or not isinstance(axis, int):
             return False
-        alone = sizes.name in self._arrays and self._users[sizes.name] == {("Split", data.name)}
+        alone = sizes.name in self._arrays and set(self._users[sizes.name]) == {("Split", data.name)}
         if axis % len(data.shape) != known.axis or not alone:
             return False
         return self._cut(data, np.cumsum([0 if shape is None else shape[known.axis] for shape in shapes]).tolist())
@@ -791,7 +800,7 @@ class _Trace:
         if axis % len(data.shape) != known.axis or not 0 <= low < high or any(value != 1 for _, value in step):
             return None
         moved = [name for name, bound in ((start, low), (end, high)) if 0 < bound < _FAR]
-        alone = all(self._users[name] == {("Slice", data.name)} for name in moved)
+        alone = all(set(self._users[name]) == {("Slice", data.name)} for name in moved)
         return (low, high) if alone else None
 
     def _cut(self, data: Operand, places: Sequence[int]) -> bool:

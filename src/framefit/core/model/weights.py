@@ -30,8 +30,8 @@ class Listing:
 
     Attributes:
         nodes: in topological order, including those that compute constants without a known value.
-        arrays: initializers by name; a copy of an initializer (``Identity``: exporters write equal
-            ones once) is an array of its own.
+        arrays: initializers by name. Exporters write equal ones once: a copy (``Identity``) is an array of its own,
+            and so is a vector for each node that reads it.
         opset: version of ONNX's own operators.
     """
 
@@ -137,8 +137,19 @@ def _opened(model: Model) -> ir.Model:
     graph = parsed(model.to_bytes())
     fold_constants(graph)
     unbind_batch(graph.graph)
+    _give_each_its_own(graph.graph)
     passes.RemoveUnusedNodesPass()(graph)
     return graph
+
+
+def _give_each_its_own(graph: ir.Graph) -> None:
+    """Copy vectors that several nodes read, biases of zeros for example, in place: each may be trained or shortened."""
+    for value in list(graph.initializers.values()):
+        shape, others = static_shape(value), list(value.uses())[1:]
+        if others and shape is not None and len(shape) == 1 < shape[0] and _array(value).dtype.kind == "f":
+            for node, index in others:
+                if node.graph is graph:
+                    node.replace_input_with(index, constant(graph, f"{value.name}_of_{node.name}", _array(value)))
 
 
 def _rebuilt(graph: ir.Model, model: Model, *, reshaped: bool = False) -> Model:
