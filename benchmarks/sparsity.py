@@ -12,10 +12,12 @@ Claims (docs/benchmarks.md says which of them hold), for the target "vpu" as it 
 - bytes: zeros in int8, beside ONNX Runtime's int8 of the dense network in turn, on one core: 1.5 times as fast with at
   most 1.5 points lost to the network in float32;
 - channel: the latency in ONNX Runtime falls by at least 0.8 x the fall that is modelled;
+- others: more accurate at half of the cycles than the smallest weights of all layers (zeros anywhere), and than
+  Torch-Pruning (channels; Fang et al., 2023, "DepGraph", which needs pip install torch-pruning), fine-tuned alike;
 - speed: a reward evaluation of 2,000 images takes at most 3 s, database and search at most 15 minutes.
 
     python benchmarks/sparsity.py --data DIR --model resnet20.onnx
-        [--part bars solvers blind targets channel blocks bytes speed] [--seeds 3] [--ratios 0.6 0.5 0.4]
+        [--part bars solvers blind targets channel others blocks bytes speed] [--seeds 3] [--ratios 0.6 0.5 0.4]
         [--evaluations 100] [--work DIR]
 
 Data: an image folder with train/ and test/, or an .npz of uint8 images; normalised as the model's README says, or by
@@ -27,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import itertools
 import shutil
 import statistics
@@ -46,9 +49,9 @@ from stored import interval, store
 import framefit
 from framefit.core.executor import Here
 from framefit.core.files import read_record, write_record
-from framefit.core.model import folded
+from framefit.core.model import Listing, folded, with_weights
 from framefit.core.model.builtin import load_model
-from framefit.core.sparsity import SparsifySettings, SparsityResult
+from framefit.core.sparsity import Pattern, SparsifySettings, SparsityResult
 from framefit.core.target import target_file
 from framefit.devices.host import default_core, pinned
 from framefit.devices.ort import predictor, quantised
@@ -56,7 +59,7 @@ from framefit.sparsity.allocation import allocate, blind_budget, bound
 from framefit.sparsity.database import Database
 from framefit.sparsity.deploy import measured
 from framefit.sparsity.problem import Problem
-from framefit.sparsity.search import evaluations, make_problem, own_cycles, quick, sparse_network
+from framefit.sparsity.search import evaluations, make_problem, own_cycles, quick, sparse_network, with_statistics
 from framefit.sparsity.solver import Limits, search
 from framefit.sparsity.solvers import ONCE, make_solver
 from framefit.sparsity.subject import Subject, make_database, open_subject
@@ -64,6 +67,8 @@ from framefit.training.campaign import Ledger
 from framefit.training.data import Dataset, load_data
 from framefit.training.evaluate import evaluate
 from framefit.training.extra import torch
+from framefit.training.fine_tune import fine_tune_or_keep, recipe_for
+from framefit.training.network import Network, state, to_torch
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of resnet20-cifar10.onnx
 SOLVERS = (*ONCE, "random", "spdy", "swaps", "auto", "ddpg", "ddpg-warm")
@@ -73,6 +78,7 @@ CHANNEL_TARGETS = {"vpu": 0.5, "cpu": 0.7}
 Arm = Literal["aware", "macs", "weights"]
 ARMS: tuple[Arm, ...] = ("aware", "macs", "weights")
 ROUNDS = 5  # of what is timed
+HALVINGS = 12  # of the interval of what another tool removes
 LAUNCHES = 25  # rounds of launches in turn
 LONG = (
     "curve",
@@ -292,6 +298,140 @@ def channel(options: argparse.Namespace) -> Iterator[Row]:
         yield launched(options, f"channel-{target}-{seed}", seed, target=target, cycles=ratio, pattern="channel")
 
 
+def others(options: argparse.Namespace) -> Iterator[Row]:
+    """Other ways to choose what goes, at the same cycles, with the same data, rate and epochs of fine-tuning."""
+    ways: dict[Pattern, Callable[[Subject, float], dict[str, Any]]] = {
+        "unstructured": smallest_weights,
+        "channel": torch_pruned,
+    }
+    for ratio, seed, (pattern, way) in itertools.product(options.ratios, range(options.seeds), ways.items()):
+        name = f"others-{pattern}-{ratio}-{seed}"
+        ours = made(options, name, seed, cycles=ratio, pattern=pattern)
+        row = ours.configurations[ours.chosen or 0]
+        theirs = kept(options, name, functools.partial(one_other, options, pattern, way, ratio, seed))
+        yield theirs | {
+            "our_cycles_ratio": row.cycles_ratio,
+            "our_difference_points": row.difference_top1,
+            "our_untuned_difference_points": untuned_points(ours),
+        }
+
+
+def one_other(
+    options: argparse.Namespace,
+    pattern: Pattern,
+    way: Callable[[Subject, float], dict[str, Any]],
+    ratio: float,
+    seed: int,
+) -> Row:
+    """As much as the cycles ask for, then fine-tuned."""
+    settings, ledger, data = settings_of(options, seed, pattern=pattern), Ledger(), data_of(options, seed)
+    subject = open_subject(settings, ledger, None, data)
+    dense = subject.prices.total(subject.model, subject.zeros)
+
+    def pruned(part: float) -> Network:
+        return with_statistics(subject, to_torch(with_weights(subject.model, way(subject, part))), ledger)
+
+    least, most = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = (least + most) / 2
+        enough = own_cycles(subject, pruned(middle), ledger) <= ratio * dense
+        least, most = (least, middle) if enough else (middle, most)
+    network = pruned(most)
+    dense_top1, untuned = (evaluate(each, data.test).top1 for each in (subject.network(), network))
+    examples = data.train.joined(data.validation)  # as ours, for the network was trained on both
+    recipe = recipe_for(examples, epochs=options.epochs, least_epochs=1, rate=settings.rate, seed=seed)
+    recipe = msgspec.structs.replace(recipe, decay=settings.decay, distill_ratio=settings.distill_ratio)
+    kept_weights = {layer.weight: state(network)[layer.weight] != 0 for layer in subject.layers}
+    checkpoint = Path(options.work) / f"others-{pattern}-{ratio}-{seed}.npz"
+    teacher = subject.network() if recipe.distill_ratio else None
+    done = fine_tune_or_keep(
+        network, examples, recipe, show, checkpoint=checkpoint, masks=kept_weights, teacher=teacher
+    )
+    return {
+        "pattern": pattern,
+        "way": way.__name__,
+        "ratio": ratio,
+        "seed": seed,
+        "cycles_ratio": own_cycles(subject, network, ledger) / dense,
+        "difference_points": 100 * (evaluate(network, data.test).top1 - dense_top1),
+        "untuned_difference_points": 100 * (untuned - dense_top1),
+        "epochs": 0.0 if done.done is None else done.done.epochs,
+    }
+
+
+def smallest_weights(subject: Subject, part: float) -> dict[str, Any]:
+    """Zeros for this part of all weights, wherever they are smallest."""
+    arrays = {layer.weight: subject.written.arrays[layer.weight] for layer in subject.layers}
+    limit = np.quantile(np.concatenate([np.abs(array).ravel() for array in arrays.values()]), part)
+    return {name: np.where(np.abs(array) <= limit, np.float32(0), array) for name, array in arrays.items()}
+
+
+def torch_pruned(subject: Subject, part: float) -> dict[str, Any]:
+    """What Torch-Pruning leaves: groups of the smallest norms over all layers, none of the classes."""
+    pruning: Any = importlib.import_module("torch_pruning")
+    plain = Plain(subject.written)
+    image = torch.zeros(1, *subject.inputs.shape[1:])
+    pruner = pruning.pruner.MagnitudePruner(
+        plain,
+        image,
+        importance=pruning.importance.GroupMagnitudeImportance(p=2),
+        global_pruning=True,
+        pruning_ratio=min(part, 0.99),
+        ignored_layers=[each for each in plain.modules() if isinstance(each, torch.nn.Linear)],
+    )
+    pruner.step()
+    return plain.arrays()
+
+
+class Plain(torch.nn.Module):  # type: ignore[misc]
+    """A network of PyTorch's own modules, which other tools read, with the weights of a model of these operators."""
+
+    def __init__(self, written: Listing) -> None:
+        super().__init__()
+        self.written, self.parts = written, torch.nn.ModuleDict()
+        self.names: dict[str, tuple[Any, str]] = {}  # initializer -> module, its attribute
+        for number, node in enumerate(written.nodes):
+            names = [operand.name for operand in node.inputs[1:] if operand is not None]
+            arrays = [torch.from_numpy(written.arrays[name]) for name in names if name in written.arrays]
+            attributes = ["weight", "bias", "running_mean", "running_var"]
+            if node.op == "Conv":
+                outputs, inputs, *kernel = arrays[0].shape
+                stride, pads = node.attributes.get("strides", (1, 1)), node.attributes.get("pads", (0, 0, 0, 0))
+                made = torch.nn.Conv2d(inputs, outputs, tuple(kernel), stride, pads[:2], bias=len(arrays) > 1)  # type: ignore[index]
+            elif node.op == "BatchNormalization":
+                made = torch.nn.BatchNorm2d(len(arrays[0]))
+            elif node.op == "Gemm":
+                made = torch.nn.Linear(*reversed(arrays[0].shape))
+            else:
+                continue
+            for name, attribute, array in zip(names, attributes, arrays, strict=False):
+                getattr(made, attribute).data.copy_(array)
+                self.names[name] = made, attribute
+            self.parts[str(number)] = made
+        self.eval()
+
+    def arrays(self) -> dict[str, Any]:
+        """What is left of each initializer."""
+        return {name: getattr(made, attribute).detach().numpy() for name, (made, attribute) in self.names.items()}
+
+    def forward(self, x: Any) -> Any:
+        """The classes."""
+        values = {next(o.name for o in self.written.nodes[0].inputs if o is not None): x}
+        for number, node in enumerate(self.written.nodes):
+            given = [values[operand.name] for operand in node.inputs if operand is not None and operand.name in values]
+            y = self.parts[str(number)](*given) if str(number) in self.parts else PLAIN[node.op](*given)
+            values[node.outputs[0].name] = y
+        return y
+
+
+PLAIN: dict[str, Callable[..., Any]] = {
+    "Relu": torch.relu,
+    "Add": torch.add,
+    "GlobalAveragePool": functools.partial(torch.mean, dim=(2, 3), keepdim=True),
+    "Flatten": functools.partial(torch.flatten, start_dim=1),
+}
+
+
 def blocks(options: argparse.Namespace) -> Iterator[Row]:
     """Zeros in blocks that this machine's kernels skip: latency beside ONNX Runtime's of the dense network."""
     for ratio, seed in itertools.product(options.ratios, range(options.seeds)):
@@ -381,6 +521,7 @@ PARTS = {
     "blind": blind,
     "targets": targets,
     "channel": channel,
+    "others": others,
     "blocks": blocks,
     "bytes": in_bytes,
     "speed": speed,

@@ -27,6 +27,9 @@ def summed(part: str, rows: list[Row]) -> Row:
             return compared_targets(rows)
         case "channel":
             return means(rows, "target", ("cycles_ratio", "latency_ratio", "fall_measured_to_modelled"))
+        case "others":
+            keys = ("difference_points", "untuned_difference_points", "cycles_ratio")
+            return means(rows, "pattern", tuple(f"{whose}{key}" for whose in ("", "our_") for key in keys))
         case "blocks":
             points = ("difference_points", "untuned_difference_points")
             return means(rows, "ratio", (*points, "sparsity_ratio", "cycles_ratio", "latency_ratio", "times_as_fast"))
