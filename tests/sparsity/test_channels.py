@@ -252,6 +252,21 @@ def test_heads_that_attend_to_channels() -> None:
     check_removal(b.build(), {0: [0]})
 
 
+def test_what_counts_several_parts_of_a_group() -> None:
+    """Channels that are shuffled on one way, and flattened by sizes in the file on another."""
+    b = GraphBuilder("parts", 1)
+    x = b.conv(b.input("image", (1, 3, 4, 4)), 8, activation="Relu")
+    y = b.op("Reshape", x, b.constant(np.array([1, 2, 4, 4, 4])))
+    y = b.op("Reshape", b.op("Transpose", y, perm=[0, 2, 1, 3, 4]), b.constant(np.array([1, 8, 4, 4])))
+    whole = b.op("MatMul", b.op("Reshape", x, b.constant(np.array([1, 128]))), b.weight((128, 3), 128))
+    mean = b.dense(b.op("Flatten", b.op("GlobalAveragePool", y)), 3)
+    b.output(b.op("Add", whole, mean), "classes")
+    model = b.build()
+    _, _, (group,) = opened(model)
+    assert group.channels == 4
+    check_removal(model, {0: [0, 3]})
+
+
 @pytest.mark.parametrize("outputs", [12, 24])
 def test_groups_of_a_convolution_go_whole(outputs: int) -> None:
     """Of four groups with three inputs each, three or six outputs; a gate and a concatenation follow."""

@@ -28,7 +28,7 @@ from typing import Any, Protocol, TypeVar
 
 from framefit.errors import InputError, needs_extra
 
-__all__ = ["Executor", "Here", "executor_of"]
+__all__ = ["Executor", "Here", "executor_of", "in_order"]
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -69,6 +69,17 @@ class Here:
         """See :class:`Executor`."""
         for number, task in enumerate(tasks):
             yield number, work(shared, task)
+
+
+def in_order(results: Iterator[tuple[int, R]]) -> Iterator[R]:
+    """Results of an executor in the order of their tasks, each as soon as it and those before it are there."""
+    known: dict[int, R] = {}
+    following = 0
+    for number, result in results:
+        known[number] = result
+        while following in known:
+            yield known.pop(following)
+            following += 1
 
 
 @contextlib.contextmanager
@@ -188,7 +199,8 @@ class _Spread(ABC):
         return self._latest[1]
 
     def _forget_old(self, place: Any) -> None:
-        if place not in self._needed and (self._latest is None or self._latest[1] is not place):
+        latest = self._latest
+        if place not in self._needed and not (latest and latest[1] is place):
             self._forget(place)
 
     @staticmethod

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from framefit.core.executor import Executor, executor_of
+from framefit.core.executor import Executor, executor_of, in_order
 from framefit.core.fit_results import ServedModel, Standing
 from framefit.core.settings import silent
 from framefit.core.workload import Workload
@@ -101,14 +101,11 @@ def _planned(
     node: _Node, changes: Sequence[tuple[FreeStep, Way]], executor: Executor, context: StepContext
 ) -> Iterator[tuple[FreeStep, Way, Standing | None]]:
     """Each with one more change, in their order; ``None``: that cannot be."""
-    known: dict[int, Standing | None] = {}
     with contextlib.closing(executor.each(_standing_with, node.base, [way for _, way in changes])) as results:
-        for number, (kind, way) in enumerate(changes):
+        standings = in_order(results)
+        for kind, way in changes:
             context.notify(way.what)
-            while number not in known:
-                done, standing = next(results)
-                known[done] = standing
-            yield kind, way, known[number]
+            yield kind, way, next(standings)
 
 
 def _standing_with(base: Situation, way: Way) -> Standing | None:

@@ -85,8 +85,7 @@ class Database:
                 if name not in weights or not level:
                     weights.setdefault(name, arrays[level])
                     continue
-                before, new = weights[name], arrays[level]
-                weights[name] = np.where((before == 0) | (new == 0), np.float32(0), before + new - arrays[0])
+                weights[name] = _both(weights[name], arrays[level], arrays[0])
         return weights
 
     def masks(self, assignment: Assignment) -> dict[str, npt.NDArray[np.bool_]]:
@@ -226,17 +225,25 @@ def build_group(
         group.channels,
         counts.tolist(),
     )
+    weights: dict[str, npt.NDArray[np.float32]] = {}
+    for (layer, _), matrices in zip(members, pruned.weights, strict=True):
+        made = np.stack([layer.weight_of(matrix) for matrix in matrices])
+        weights[layer.weight] = _both(weights[layer.weight], made, made[0]) if layer.weight in weights else made
     return Entry(
         facts=replace(group_facts(group, layers), extra=_extra(statistics[members[0][0].name])),
         levels=counts / group.channels,
         errors=pruned.errors,
         masked=pruned.masked,
-        weights={
-            layer.weight: np.stack([layer.weight_of(matrix) for matrix in weights])
-            for (layer, _), weights in zip(members, pruned.weights, strict=True)
-        },
+        weights=weights,
         order=tuple(pruned.order.tolist()),
     )
+
+
+def _both(
+    one: npt.NDArray[np.float32], other: npt.NDArray[np.float32], dense: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    """Weights with what two removals did to the dense ones: zeros of both, and the sum of their changes elsewhere."""
+    return np.where((one == 0) | (other == 0), np.float32(0), one + other - dense)
 
 
 def kept_channels(channels: int) -> Ints:

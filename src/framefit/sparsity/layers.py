@@ -467,10 +467,16 @@ class _Trace:
         """Note that the sizes which a node reads count these channels along an axis; -1, 0 and 1 do not."""
         target = node.inputs[1]
         assert target is not None
-        for part in parts if self._arrays[target.name][axis] > 1 else ():
-            place = Place(target.name, axis, part.times)
-            if place not in self._group(part).targets:
-                self._group(part).targets.append(place)
+        if self._arrays[target.name][axis] > 1:
+            self._count(target.name, axis, parts)
+
+    def _count(self, name: str, axis: int, parts: Sequence[_Part]) -> None:
+        """Note that an entry of a constant counts all of these channels; of a group there may be several parts."""
+        for group in dict.fromkeys(self._find(part.group) for part in parts):
+            times = sum(part.times for part in parts if self._find(part.group) == group)
+            target = Place(name, axis, times)
+            if target not in self._groups[group].targets:  # two nodes of the same kind may read it
+                self._groups[group].targets.append(target)
 
     def _multiply(self, node: Node, axis: int) -> None:
         """Products of matrices, of which there is one for each channel."""
@@ -512,10 +518,7 @@ class _Trace:
             assert output.shape is not None
             end = begin + output.shape[known.axis]
             inside = [part for part in self._parts(data.name) if begin <= part.first < end]
-            for part in inside:
-                target = Place(sizes.name, number, part.times)
-                if target not in self._group(part).targets:
-                    self._group(part).targets.append(target)
+            self._count(sizes.name, number, inside)
             self._of[output.name] = _Channels(
                 known.axis, tuple(part._replace(first=part.first - begin) for part in inside)
             )
@@ -525,10 +528,8 @@ class _Trace:
         known = self._of[data.name]
         for operand, bound in zip(node.inputs[1:3], bounds, strict=True):
             assert operand is not None
-            for part in known.parts if bound < _FAR else ():  # a bound moves by what goes before it
-                target = Place(operand.name, 0, part.times)
-                if part.first < bound and target not in self._group(part).targets:
-                    self._group(part).targets.append(target)
+            if bound < _FAR:  # it moves by what goes before it
+                self._count(operand.name, 0, [part for part in known.parts if part.first < bound])
         inside = [part for part in known.parts if bounds[0] <= part.first < bounds[1]]
         parts = tuple(part._replace(first=part.first - bounds[0]) for part in inside)
         self._of[node.outputs[0].name] = _Channels(known.axis, parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.executor import Executor, Here
+from framefit.core.executor import Executor, Here, in_order
 from framefit.core.files import read_record, write_record
 from framefit.core.model import Model
 from framefit.core.settings import Notify
@@ -23,14 +23,14 @@ from framefit.errors import InputError
 from framefit.sparsity.allocation import allocate, blind_budget, bound
 from framefit.sparsity.database import Database, sparsity_levels
 from framefit.sparsity.problem import Assignment, Problem, reward
-from framefit.sparsity.solver import Limits, Solution, search
+from framefit.sparsity.solver import Evaluate, Limits, Solution, search
 from framefit.sparsity.solvers import ONCE, make_solver
 from framefit.sparsity.statistics import activation_zeros
 from framefit.sparsity.subject import Subject
 from framefit.training.campaign import Ledger
 from framefit.training.data import Examples
 from framefit.training.evaluate import evaluate, reestimate
-from framefit.training.extra import torch
+from framefit.training.extra import one_thread, torch
 from framefit.training.network import Network, load_state, to_model, to_torch
 
 
@@ -46,7 +46,7 @@ def quick() -> Any:
 class Evaluator:
     """Accuracy of assignments on a subset of the validation data, by :func:`quick` forward passes only.
 
-    Where it is sent to another process it makes a network of its own there, and uses one thread.
+    Where it is sent to another process it makes a network of its own there.
 
     Args:
         model: the dense one.
@@ -59,15 +59,13 @@ class Evaluator:
         self, model: Model, database: Database, examples: Examples, calibration: npt.NDArray[np.float32]
     ) -> None:
         self._model, self._database, self._examples, self._calibration = model, database, examples, calibration
-        self._network = to_torch(model)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_network"}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state
-        torch.set_num_threads(1)
-        self._network = to_torch(self._model)
+    @functools.cached_property
+    def _network(self) -> Network:
+        return to_torch(self._model)
 
     @property
     def images(self) -> int:
@@ -86,21 +84,20 @@ class Evaluator:
 def evaluations(
     evaluator: Evaluator, executor: Executor, ledger: Ledger, assignments: Sequence[Assignment]
 ) -> Iterator[float]:
-    """Accuracies of several assignments, in their order; any number of workers gives the same."""
-    known: dict[int, float] = {}
-    if len(assignments) == 1:
-        executor = Here()
-    each = executor.each(_evaluated, evaluator, assignments)
-    for place in range(len(assignments)):
-        while place not in known:
-            number, known[number] = next(each)
+    """Accuracies of several assignments, in their order: here on all threads, elsewhere on one each."""
+    if isinstance(executor, Here) or len(assignments) == 1:
+        values: Iterator[float] = map(evaluator, assignments)
+    else:
+        values = in_order(executor.each(_evaluated, evaluator, assignments))
+    for top1 in values:
         ledger.forwarded(evaluator.images, evaluations=1)
-        yield known[place]
+        yield top1
 
 
 def _evaluated(evaluator: Evaluator, assignment: Assignment) -> float:
     """A task of an executor."""
-    return evaluator(assignment)
+    with one_thread():
+        return evaluator(assignment)
 
 
 _BATCH = 128  # inputs at once
@@ -137,10 +134,6 @@ class Searched:
     additive_error: float
     additive_bound: float
     interrupted: bool
-
-
-Evaluate = Callable[[Sequence[Assignment]], Iterator[float]]
-"""Gives the accuracies of assignments, in their order."""
 
 
 class TrialLog:

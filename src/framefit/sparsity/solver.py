@@ -16,6 +16,10 @@ from framefit.training.campaign import Ledger
 _MOST_REFUSED = 10  # proposals above the budget for each evaluation, after which the solver is given up
 
 
+Evaluate = Callable[[Sequence[Assignment]], Iterator[float]]
+"""Gives the accuracies of assignments, in their order."""
+
+
 class Solver(Protocol):
     """Proposes assignments within its budget of cycles, and learns from their accuracy.
 
@@ -80,7 +84,7 @@ def search(
     kind: RewardKind = "accuracy-log-cycles",
     cycles: Callable[[Assignment], int] | None = None,
     most_cycles: int | None = None,
-    evaluate: Callable[[Sequence[Assignment]], Iterator[float]] | None = None,
+    evaluate: Evaluate | None = None,
     progress: Callable[[Solution], None] | None = None,
 ) -> Solution | None:
     """Ask, evaluate and tell until the solver or the limits end the search; at least once if there is a proposal.

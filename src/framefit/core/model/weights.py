@@ -54,8 +54,7 @@ def with_weights(model: Model, arrays: Mapping[str, Array]) -> Model:
     Args:
         model: it is not changed.
         arrays: initializer -> new values, cast to its type. The shape may differ, if channels are removed for
-            example: groups of a convolution follow its weight, of which whole
-            groups may be gone.
+            example: groups of a convolution follow its weight, of which whole groups may be gone.
 
     Raises:
         InputError: there is no such initializer, or shapes do not match each other.
