@@ -153,6 +153,23 @@ def test_changes_of_a_layer_that_reads_two_groups_add_up() -> None:
     assert small.parameters < model.parameters
 
 
+def test_a_layer_that_reads_a_group_twice_loses_both() -> None:
+    """Channels beside themselves, of which one copy is not removed alone."""
+    b = GraphBuilder("twice", 1)
+    x = b.conv(b.input("image", (1, 3, 6, 6)), 5, activation="Relu")
+    x = b.conv(b.op("Concat", x, x, axis=1), 4, activation="Relu")
+    b.output(b.dense(b.op("Flatten", b.op("GlobalAveragePool", x)), 3), "classes")
+    model = b.build()
+    written = listing(model)
+    layers, _ = find_layers(written.nodes, written.arrays)
+    group = find_groups(written.nodes, written.arrays, layers, ["classes"])[0]
+    inputs = np.random.default_rng(0).standard_normal((16, 3, 6, 6)).astype(np.float32)
+    entry = build_group(group, layers, written.arrays, collect(to_torch(model), layers, inputs, Ledger(), seed=0))
+    weights, gone = entry.weights[layers[1].weight][1], entry.order[0]
+    assert (weights[:, [gone, gone + 5]] == 0).all()
+    assert np.count_nonzero(weights) == weights.size * 8 // 10
+
+
 def test_activation_zeros_are_counted() -> None:
     """Nothing of the picture is zero, about half behind a rectifier; the ledger has the images."""
     ledger = Ledger()
